@@ -1,0 +1,63 @@
+"""What an edit is: a dataclass that overrides one moment of an attention call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..call import Call
+from ..registry import Registry
+from ..select import Select
+
+EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
+register = EDITS.register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """Base of all edits: override exactly one of the four moments and nothing else.
+
+    The machinery calls the moment with the tensor reduced to the heads that ``select`` chooses, puts the result
+    back among the others, and zeroes whatever lands on a forbidden cell.
+
+    Parameters
+    ----------
+    select : which sites and heads the edit changes (default: all).
+    """
+
+    select: Select = field(default_factory=Select)
+    registered_name: ClassVar[str]
+
+    def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
+        """Change scores ``[B, H, Q, K]`` before they are normalised; ``-inf`` removes a cell."""
+        return scores
+
+    def normalise(self, scores: Tensor, call: Call) -> Tensor | None:
+        """Turn scores ``[B, H, Q, K]`` (``-inf`` on forbidden cells) into weights instead of softmax; None keeps softmax."""
+        return None
+
+    def edit_weights(self, weights: Tensor, call: Call) -> Tensor:
+        """Change weights ``[B, H, Q, K]`` after they are normalised and before they multiply the values."""
+        return weights
+
+    def edit_output(self, output: Tensor, call: Call) -> Tensor:
+        """Change the output ``[B, H, Q, D]`` of every head before heads are mixed."""
+        return output
+
+    def overrides(self, moment: str) -> bool:
+        """Whether this edit changes the given moment."""
+        return getattr(type(self), moment) is not getattr(Edit, moment)
+
+    def apply(self, weights: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Edit a plain tensor of weights ``[B, H, Q, K]`` with no model (scores, for an edit of scores).
+
+        Parameters
+        ----------
+        mask : None, ``[B, K]`` real tokens, or ``[B|1, H|1, Q, K]`` allowed cells.
+        """
+        from ..moments import Plan
+
+        call = Call.plain(weights, mask)
+        return Plan([(self, self.select.resolve([call.site])[call.site])]).run_plain(weights, call)

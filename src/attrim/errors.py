@@ -1,0 +1,40 @@
+"""The errors that attrim raises: one sentence each, naming the cause and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AttrimError(Exception):
+    """Something a user can put right. The command line prints it as one sentence and exits with code 2."""
+
+
+class UnknownName(AttrimError):
+    """A name that no registry knows."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}."
+        super().__init__(f"There is no {kind} named {name!r}; {hint}")
+
+
+class SiteError(AttrimError):
+    """Attention that cannot be reached, or a site that did not fire."""
+
+
+class SelectionError(AttrimError):
+    """A selection that matches nothing."""
+
+
+class ShapeError(AttrimError):
+    """A tensor whose shape does not fit where it is used."""
+
+
+class DataError(AttrimError):
+    """Data that is missing, empty, or not in the expected format."""
+
+
+class ArtefactError(AttrimError):
+    """A saved file that is missing, damaged, or made for something else."""

@@ -1,0 +1,46 @@
+"""What a stat is: an accumulator that watches attention calls and can be merged and saved."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from ..call import Call
+from ..registry import Registry
+from ..select import Site
+
+STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
+register = STATS.register
+
+
+class Stat:
+    """Base of all stats: ``watch`` adds one call up, ``merge`` adds another stat of the same kind.
+
+    A stat keeps what it counts for each site by the site's name. It sees every call after all edits, and must
+    give the same integers for any split of the examples into batches and any order of them.
+    """
+
+    registered_name: ClassVar[str]
+    moment: ClassVar[str] = "weights"  # or "scores" or "output"
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """Add one call: ``tensor`` is ``[B, H, Q, K]`` (``[B, H, Q, D]`` for the moment "output")."""
+        raise NotImplementedError
+
+    def update(self, weights: Tensor, mask: Tensor | None = None, site: Site | None = None) -> None:
+        """Add a plain tensor ``[B, H, Q, K]`` that comes from no model; ``mask`` as in :meth:`attrim.call.Call.plain`."""
+        self.watch(weights, Call.plain(weights, mask, site))
+
+    def merge(self, other: Self) -> Self:
+        """Add what ``other`` counted to this stat and return it; refuses what does not fit."""
+        raise NotImplementedError
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything counted so far, as named tensors (for safetensors) and JSON values."""
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:
+        """The inverse of :meth:`state`."""
+        raise NotImplementedError
