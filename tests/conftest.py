@@ -1,0 +1,39 @@
+"""Settings for all tests: offline, seeded, and one thread for each test worker."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported: two workers with two spinning threads each would fight for two cores.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Shared machines are slow at times; a property must not fail for that.
+settings.register_profile("attrim", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("attrim")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder with real data sets beside the repository; tests that need it are skipped without it."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the real data sets (../shared/data) are not on this machine")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    import torch
+
+    torch.manual_seed(0)
