@@ -53,7 +53,9 @@ class Call:
         """The same call reduced to some entries of the head axis."""
         index = list(axis)
         narrow = {
-            field: tensor if tensor is None or tensor.shape[1] != len(self.heads) or len(self.heads) == 1 else tensor[:, index]
+            field: tensor
+            if tensor is None or tensor.shape[1] != len(self.heads) or len(self.heads) == 1
+            else tensor[:, index]
             for field in ("allowed", "query", "key", "value")
             for tensor in (getattr(self, field),)
         }
@@ -86,7 +88,9 @@ class Call:
         mask : None (everything allowed), ``[B, K]`` real tokens, or ``[B|1, H|1, Q, K]`` allowed cells.
         """
         if weights.ndim != 4:
-            raise ShapeError(f"Attention weights must have the shape [B, H, Q, K], not {tuple(weights.shape)}; add the missing axes.")
+            raise ShapeError(
+                f"Attention weights must have the shape [B, H, Q, K], not {tuple(weights.shape)}; add the missing axes."
+            )
         batch, heads, queries, keys = weights.shape
         query_real = torch.ones(1, queries, dtype=torch.bool, device=weights.device)
         if mask is None:

@@ -20,6 +20,10 @@ class UnknownName(AttrimError):
         super().__init__(f"There is no {kind} named {name!r}; {hint}")
 
 
+class ParameterError(AttrimError):
+    """A parameter of an edit, stat or command that is outside of what it may be."""
+
+
 class SiteError(AttrimError):
     """Attention that cannot be reached, or a site that did not fire."""
 

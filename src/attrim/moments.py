@@ -63,7 +63,9 @@ class Plan:
             self._watch("scores", scores, call)
             weights = guarded_softmax(scores, function)
             for edit, heads in normalisers:
-                weights = _on_heads(lambda part, part_call, own=edit: own.normalise(part, part_call), scores, call, heads, weights)
+                weights = _on_heads(
+                    lambda part, part_call, own=edit: own.normalise(part, part_call), scores, call, heads, weights
+                )
         else:
             weights = function(scores)
         return self.edited(weights, call)
@@ -110,7 +112,11 @@ def _axis(call: Call, heads: Chosen) -> list[int]:
 
 
 def _on_heads(
-    function: Callable[[Tensor, Call], Tensor | None], tensor: Tensor, call: Call, heads: Chosen, into: Tensor | None = None
+    function: Callable[[Tensor, Call], Tensor | None],
+    tensor: Tensor,
+    call: Call,
+    heads: Chosen,
+    into: Tensor | None = None,
 ) -> Tensor:
     """Apply ``function`` to the chosen heads of ``tensor`` and put the result among the others of ``into``."""
     into = tensor if into is None else into

@@ -15,7 +15,8 @@ EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
 register = EDITS.register
 
 
-@dataclass(frozen=True, kw_only=True)
+# No generated equality here: an edit that holds tensors would inherit it and equal any other with the same selection.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Edit:
     """Base of all edits: override exactly one of the four moments and nothing else.
 

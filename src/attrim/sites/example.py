@@ -1,0 +1,84 @@
+"""Make up one small input for a model, to see its attention without any data."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+TEXT, TARGET = 6, 4  # different lengths, so that cross-attention shows
+
+
+def make_example(model: nn.Module) -> dict[str, Any]:
+    """Arguments for ``model.forward`` from its signature and configuration; empty when nothing is known.
+
+    Text is a few token ids, images and audio are random numbers of the configured size.
+    """
+    config = getattr(model, "config", None)
+    if config is None:
+        return {}
+    wanted = inspect.signature(model.forward).parameters
+    parameter = next(model.parameters(), torch.zeros(()))
+    makers = {
+        "input_ids": lambda: _tokens(config, TEXT),
+        "decoder_input_ids": lambda: _tokens(config, TARGET),
+        "pixel_values": lambda: _image(config),
+        "input_values": lambda: torch.randn(1, 4000),
+        "input_features": lambda: _spectrum(config),
+        "visual_feats": lambda: torch.randn(1, 3, config.visual_feat_dim),
+        "visual_pos": lambda: torch.rand(1, 3, config.visual_pos_dim),
+        "visual_embeds": lambda: torch.randn(1, 3, config.visual_embedding_dim),
+    }
+    example = {}
+    with torch.random.fork_rng(devices=[]):  # the user's random state stays as it is
+        for name in wanted:
+            if name in makers:
+                value = makers[name]()
+                if value is not None:
+                    example[name] = value
+    if "input_ids" in example and "attention_mask" in wanted:
+        example["attention_mask"] = torch.ones_like(example["input_ids"])
+    if not getattr(config, "is_encoder_decoder", False):
+        example.pop("decoder_input_ids", None)
+    inputs: dict[str, Any] = {
+        name: value.to(parameter.device, parameter.dtype if value.is_floating_point() else None)
+        for name, value in example.items()
+    }
+    if "use_cache" in wanted:
+        inputs["use_cache"] = False  # with a cache some decoders look at the last token only
+    return inputs
+
+
+def _part(config: Any, name: str) -> Any:
+    """A part of a composite configuration, or the configuration itself."""
+    return getattr(config, name, None) or config
+
+
+def _tokens(config: Any, length: int) -> torch.Tensor | None:
+    text = _part(config, "text_config")
+    size = getattr(text, "vocab_size", None) or getattr(text, "src_vocab_size", None)
+    if not isinstance(size, int):
+        return None
+    special = {getattr(text, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos")}
+    ordinary = [token for token in range(min(size, 4 * length)) if token not in special]
+    tokens = (ordinary * length)[:length]
+    end = getattr(text, "eos_token_id", None)
+    if isinstance(end, int) and 0 <= end < size:
+        tokens[-1] = end  # some models pool the end token and others require one
+    return torch.tensor([tokens])
+
+
+def _image(config: Any) -> torch.Tensor | None:
+    vision = _part(config, "vision_config")
+    size = getattr(vision, "image_size", None)
+    if size is None:
+        return None
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    return torch.randn(1, getattr(vision, "num_channels", None) or getattr(vision, "in_channels", 3), height, width)
+
+
+def _spectrum(config: Any) -> torch.Tensor | None:
+    bins, positions = getattr(config, "num_mel_bins", None), getattr(config, "max_source_positions", None)
+    return None if bins is None or positions is None else torch.randn(1, bins, 2 * positions)

@@ -1,0 +1,84 @@
+"""Switch a model's attention to attrim and back, counted, so that overlapping contexts and threads do not disturb it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+from torch.overrides import BaseTorchFunctionMode
+
+from .interface import NAME
+
+_lock = threading.Lock()
+_configs: dict[int, list[Any]] = {}  # id -> [configuration, implementation before, how many contexts]
+_modules: dict[int, list[Any]] = {}  # id -> [module, own forward attribute before or None, how many contexts]
+
+
+def switch(configs: Iterable[Any]) -> None:
+    """Let the configurations choose our attention function."""
+    with _lock:
+        for config in configs:
+            entry = _configs.setdefault(id(config), [config, config._attn_implementation_internal, 0])
+            entry[2] += 1
+            config._attn_implementation_internal = NAME
+
+
+def switch_back(configs: Iterable[Any]) -> None:
+    """Undo one :func:`switch`; the last one restores the implementation from before."""
+    with _lock:
+        for config in configs:
+            entry = _configs[id(config)]
+            entry[2] -= 1
+            if entry[2] == 0:
+                config._attn_implementation_internal = entry[1]
+                del _configs[id(config)]
+
+
+def before(config: Any) -> str | None:
+    """The implementation that a configuration names when no context is active."""
+    entry = _configs.get(id(config))
+    return entry[1] if entry else config._attn_implementation_internal
+
+
+def wrap(modules: Iterable[nn.Module], run: Callable[[nn.Module, Callable[..., Any], Any, Any], Any]) -> None:
+    """Let ``run(module, forward, args, kwargs)`` stand before the forward of each module."""
+    with _lock:
+        for module in modules:
+            entry = _modules.get(id(module))
+            if entry is None:
+                own = module.__dict__.get("forward")
+                _modules[id(module)] = [module, own, 1]
+                module.__dict__["forward"] = _wrapper(module, module.forward, run)
+            else:
+                entry[2] += 1
+
+
+def unwrap(modules: Iterable[nn.Module]) -> None:
+    """Undo one :func:`wrap`; the last one leaves the module as it was."""
+    with _lock:
+        for module in modules:
+            entry = _modules[id(module)]
+            entry[2] -= 1
+            if entry[2] == 0:
+                if entry[1] is None:
+                    del module.__dict__["forward"]
+                else:
+                    module.__dict__["forward"] = entry[1]
+                del _modules[id(module)]
+
+
+def _wrapper(module: nn.Module, forward: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return run(module, forward, args, kwargs)
+
+    # What inspects a forward's signature (generate, Trainer, our own example maker) must still find it.
+    wrapped.__wrapped__ = forward  # type: ignore[attr-defined]
+    return wrapped
+
+
+def without_fast_path(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run the forward of a torch transformer layer with its fused kernel, which hides the attention, switched off."""
+    with BaseTorchFunctionMode():  # the kernel is not used while any function mode is active
+        return forward(*args, **kwargs)

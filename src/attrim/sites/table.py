@@ -1,0 +1,104 @@
+"""What cannot be seen by running a model: roles, streams and oddities of architectures, as data.
+
+Everything else about a site (its module, number of heads, calls in a forward pass, route) is found by a dry run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about one architecture (a ``config.model_type``).
+
+    Attributes
+    ----------
+    roles : pairs of a pattern that is searched in the site's name and the role of the sites that match.
+    padding_sees_itself : padded tokens may attend to themselves, so that a key which only its own query may
+        attend to counts as padding.
+    unreachable : why attention over keys cannot be read from this architecture, or "".
+    """
+
+    roles: tuple[tuple[str, str], ...] = ()
+    padding_sees_itself: bool = False
+    unreachable: str = ""
+    patterns: tuple[tuple[re.Pattern[str], str], ...] = field(init=False, repr=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patterns", tuple((re.compile(pattern), role) for pattern, role in self.roles))
+
+    def role(self, name: str) -> str | None:
+        """The role of the site called ``name``, or None when the table does not say."""
+        return next((role for pattern, role in self.patterns if pattern.search(name)), None)
+
+
+_BAND = "its scores are a band around each query, not a row over all keys"
+_TWO_TOWERS = ((r"(^|\.)vision_model\.", "vision"), (r"(^|\.)text_model\.", "text"))
+
+TABLE: dict[str, Facts] = {
+    # One cross-attention module serves both directions of a layer: call 0 asks from language, call 1 from vision.
+    "lxmert": Facts(
+        roles=(
+            (r"visual_attention\.att#1$", "vision>language"),
+            (r"visual_attention\.att$", "language>vision"),
+            (r"\.r_layers\.|\.visn_self_att\.", "vision"),
+            (r"\.layer\.|\.lang_self_att\.", "language"),
+        )
+    ),
+    "clip": Facts(roles=_TWO_TOWERS),
+    "chinese_clip": Facts(roles=_TWO_TOWERS),
+    "altclip": Facts(roles=_TWO_TOWERS),
+    "siglip": Facts(roles=_TWO_TOWERS),
+    "siglip2": Facts(roles=_TWO_TOWERS),
+    "metaclip_2": Facts(roles=_TWO_TOWERS),
+    "clipseg": Facts(roles=_TWO_TOWERS),
+    "xclip": Facts(roles=_TWO_TOWERS),
+    "align": Facts(roles=_TWO_TOWERS),
+    "groupvit": Facts(roles=_TWO_TOWERS),
+    # The mask of XLNet and of its relatives spares the diagonal.
+    "xlnet": Facts(padding_sees_itself=True),
+    "longformer": Facts(unreachable=_BAND),
+    "led": Facts(unreachable=_BAND),
+    "reformer": Facts(unreachable="it sorts keys into hash buckets, so that a row has no fixed keys"),
+}
+
+DEFAULT = Facts()
+
+# Words in a module's path that tell cross-attention from self-attention, in every architecture.
+_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn$|src_attn", re.IGNORECASE)
+_DECODER = re.compile(r"(^|[._])decoder[._]", re.IGNORECASE)
+_VISION = re.compile(r"(^|[._])(vision|visual|image)", re.IGNORECASE)
+
+
+def facts(model_type: str | None) -> Facts:
+    """The row of the table for an architecture; the empty row when it has none."""
+    return TABLE.get(model_type or "", DEFAULT)
+
+
+def role_of(name: str, row: Facts, *, cross: bool, causal: bool, towers: bool, two_stacks: bool) -> str:
+    """The role of a site.
+
+    Parameters
+    ----------
+    cross : the dry run saw queries and keys of different lengths.
+    causal : the dry run saw a mask that hides later keys from earlier queries.
+    towers : the model has a vision part beside another one.
+    two_stacks : the model is an encoder and a decoder, so that paths tell which is which.
+    """
+    known = row.role(name)
+    if known is not None:
+        return known
+    if cross or _CROSS.search(name):
+        return "cross"
+    if towers and _VISION.search(name):
+        return "vision"
+    if two_stacks and _DECODER.search(name):
+        return "decoder"
+    return "decoder" if causal else "encoder"
+
+
+def is_vision(name: str) -> bool:
+    """Whether a site's name says that it belongs to the vision part of a model."""
+    return bool(_VISION.search(name))
