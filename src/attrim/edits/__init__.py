@@ -1,0 +1,27 @@
+"""Edits: what changes the attention of a model. One method a file, found by name in :data:`EDITS`."""
+
+from .base import EDITS, Edit, register
+from .constant import Constant
+from .gate import Gate
+from .mask import Mask
+from .parse import describe, parse_edit
+from .randomdrop import RandomDrop
+from .store import load_edits, save_edits
+from .threshold import Threshold
+from .uniform import Uniform
+
+__all__ = [
+    "EDITS",
+    "Constant",
+    "Edit",
+    "Gate",
+    "Mask",
+    "RandomDrop",
+    "Threshold",
+    "Uniform",
+    "describe",
+    "load_edits",
+    "parse_edit",
+    "register",
+    "save_edits",
+]

@@ -1,0 +1,101 @@
+"""Replace a head's attention by one fixed matrix (PAPA, Hassid et al. 2022, https://arxiv.org/abs/2211.03495)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from torch import Tensor
+
+from ..call import Call
+from ..errors import ArtefactError, ParameterError, SelectionError
+from ..grid import gather, require_covered
+from .base import Edit, register
+from .persite import at_heads, at_site, check_matrices
+from .rows import normalise_rows, precise
+
+Outside = Literal["error", "zero"]
+
+
+@runtime_checkable
+class Averages(Protocol):
+    """What a stat must offer to serve as constants: the :class:`attrim.stats.mean.Mean` stat does."""
+
+    @property
+    def sites(self) -> Iterable[Any]:
+        """The sites, or their names, that were measured."""
+
+    def matrix(self, site: str) -> Tensor:
+        """The average attention ``[H, N, M]`` of a site."""
+
+
+def load_averages(folder: str) -> Averages:
+    """The averages that the stats store saved in ``folder``."""
+    from ..stats.store import load_stats
+
+    for stat in load_stats(folder):
+        if isinstance(stat, Averages):
+            return stat
+    raise ArtefactError(f"The folder {folder!r} holds no average attention; measure it with the stat 'mean'.")
+
+
+@register("constant")
+@dataclass(frozen=True, eq=False)
+class Constant(Edit):
+    """Replace attention by a fixed matrix, cut to the allowed cells of each input and normalised by row.
+
+    A row that the matrix gives nothing, and the row of a padded query, is zero
+    (https://arxiv.org/abs/2211.03495).
+
+    Parameters
+    ----------
+    matrix : a ``Mean`` stat; a dict from site name to ``[H|1, N, M]``; or one ``[H|1, N, M]`` for all sites. Row and
+        column are the positions of query and key in their own texts, whatever the padding and the cache.
+    heads : short for ``select=Select(heads=heads)``, e.g. the first entries of an order.
+    outside : what a text longer than the matrix gives: an ``error``, or ``zero`` attention where nothing is stored.
+    train_constants : let gradients through to the given tensors.
+    """
+
+    matrix: Averages | Tensor | Mapping[str, Tensor] = field(metadata={"parse": load_averages})
+    heads: InitVar[Sequence[Any] | int | None] = field(default=None, kw_only=True)
+    outside: Outside = field(default="error", kw_only=True)
+    train_constants: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self, heads: Sequence[Any] | int | None) -> None:
+        if heads is not None:
+            if self.select.heads is not None:
+                raise SelectionError("Constant got heads both as heads=... and in select=...; give them once.")
+            object.__setattr__(self, "select", dataclasses.replace(self.select, heads=heads))
+        if self.outside not in get_args(Outside):
+            raise ParameterError(f"outside must be 'error' or 'zero', not {self.outside!r}.")
+        given = self.matrix
+        if isinstance(given, Averages):
+            if self.train_constants:
+                raise ParameterError(
+                    "A stat has no tensors to train; give a dict of tensors with train_constants=True."
+                )
+            # A copy, so that the edit does not change when the stat goes on counting.
+            given = {name: given.matrix(name) for name in (getattr(site, "name", site) for site in given.sites)}
+            object.__setattr__(self, "matrix", given)
+        check_matrices(given, "matrix", boolean=False)
+
+    def edit_weights(self, weights: Tensor, call: Call) -> Tensor:
+        """The constant weights ``[B, H, Q, K]`` for the inputs of this call."""
+        matrix = at_heads(at_site(self.matrix, call.site, "matrix"), call, 0, "matrix")
+        if not self.train_constants:
+            matrix = matrix.detach()
+        matrix = matrix.to(weights.device, precise(matrix.dtype))
+        if self.outside == "error":
+            require_covered((matrix.shape[1], matrix.shape[2]), call)
+        cells = gather(matrix, call.query_slots(), call.key_slots())
+        return constant(cells, call.valid).to(weights.dtype).expand_as(weights)
+
+
+def constant(cells: Tensor, valid: Tensor) -> Tensor:
+    """Constants ``[B|1, H|1, Q, K]`` cut to the ``valid`` cells (bool, same axes) and normalised by row.
+
+    Each row is divided by the sum of its absolute values, at least 1e-12, so it may keep negative entries.
+    """
+    return normalise_rows(cells.masked_fill(~valid, 0.0))

@@ -1,0 +1,75 @@
+"""Drop attention weights at random: the control that any pruning rule has to beat."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..call import Call
+from ..errors import ParameterError
+from .base import Edit, register
+from .rows import allowed_keys, normalise_rows
+
+WORD = 2**32
+
+
+@register("random-drop")
+@dataclass(frozen=True)
+class RandomDrop(Edit):
+    """Zero a random share of the allowed cells.
+
+    Whether a cell falls depends only on the seed, the site, the head, the positions of query and key in their own
+    texts, and how many keys the query may see. So a text loses the same cells alone, in any padded batch and when
+    generated with a cache, while texts of different lengths lose different ones.
+
+    Parameters
+    ----------
+    share : the probability that a cell is dropped, from 0 to 1.
+    seed : another seed drops other cells.
+    renormalize : divide each row by what is left of it.
+    """
+
+    share: float
+    seed: int = 0
+    renormalize: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ParameterError(f"share must lie between 0 and 1, not {self.share}.")
+
+    def edit_weights(self, weights: Tensor, call: Call) -> Tensor:
+        """Weights ``[B, H, Q, K]`` with a random share of them zero."""
+        return random_drop(weights, self.share, self.seed, call, self.renormalize)
+
+
+def random_drop(
+    weights: Tensor, share: float, seed: int = 0, call: Call | None = None, renormalize: bool = False
+) -> Tensor:
+    """Zero a random share of the weights ``[B, H, Q, K]``; without ``call`` every cell is allowed."""
+    call = call or Call.plain(weights)
+    drop = noise(seed, call) < share * WORD
+    kept = weights.masked_fill(drop | ~call.allowed, 0.0)
+    return normalise_rows(kept) if renormalize else kept
+
+
+def noise(seed: int, call: Call) -> Tensor:
+    """A random whole number below 2**32 for every cell, int64 ``[B|1, H, Q, K]``, from what the cell is (no state)."""
+    device = call.allowed.device
+    start = zlib.crc32(f"{seed} {call.site.name}".encode())
+    head = _mix(torch.tensor(call.heads, device=device) + start)[None, :, None, None]
+    query = _mix(head + call.query_slots()[:, None, :, None])
+    row = _mix(query + allowed_keys(call.allowed))
+    key = _mix(call.key_slots())[:, None, None, :]
+    return _mix(row ^ key)
+
+
+def _mix(words: Tensor) -> Tensor:
+    """Scramble whole numbers to 32 bits, each to another one (multiply and shift, as in common integer hashes)."""
+    words = words % WORD
+    for _ in range(2):
+        # The factor has 27 bits, so the product stays within int64.
+        words = ((words >> 16) ^ words) * 0x45D9F3B % WORD
+    return (words >> 16) ^ words

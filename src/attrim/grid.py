@@ -1,0 +1,58 @@
+"""From a matrix that is stored by token position to the cells of one attention call."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .call import Call
+from .errors import ShapeError
+
+
+def inside(size: tuple[int, int], query_slots: Tensor, key_slots: Tensor) -> Tensor:
+    """Bool ``[B|1, 1, Q, K]``: the cells whose positions lie within a stored matrix of ``size = (N, M)``."""
+    rows = (query_slots >= 0) & (query_slots < size[0])
+    columns = (key_slots >= 0) & (key_slots < size[1])
+    return rows[:, None, :, None] & columns[:, None, None, :]
+
+
+def gather(matrix: Tensor, query_slots: Tensor, key_slots: Tensor, fill: float | bool = 0) -> Tensor:
+    """The cells of a stored matrix that one call is about.
+
+    Parameters
+    ----------
+    matrix : ``[H, N, M]``, row and column are the positions of a query and a key in their own texts.
+    query_slots, key_slots : int64 ``[B|1, Q]`` and ``[B|1, K]``, from :meth:`attrim.call.Call.query_slots`.
+    fill : the value of cells outside of the stored size.
+
+    Returns
+    -------
+    ``[B|1, H, Q, K]``; differentiable with respect to ``matrix``. The batch axis is one where all examples agree.
+    """
+    heads, rows, columns = matrix.shape
+    query_slots, key_slots = _shared(query_slots), _shared(key_slots)
+    within = inside((rows, columns), query_slots, key_slots)
+    if rows == 0 or columns == 0:
+        return matrix.new_full((1, heads, *within.shape[-2:]), fill)
+    cells = matrix[:, query_slots.clamp(0, rows - 1)[:, :, None], key_slots.clamp(0, columns - 1)[:, None, :]]
+    return cells.transpose(0, 1).masked_fill(~within, fill)
+
+
+def require_covered(size: tuple[int, int], call: Call) -> None:
+    """Raise :class:`ShapeError` when a real query has allowed keys but none of its cells lies within ``size``."""
+    query_slots, key_slots = call.query_slots(), call.key_slots()
+    valid = call.valid
+    bare = valid.any(-1) & ~(valid & inside(size, query_slots, key_slots)).any(-1)
+    if not bool(bare.any()):
+        return
+    queries = int(query_slots.max()) + 1
+    keys = int(key_slots.max()) + 1
+    raise ShapeError(
+        f"A text of {queries} x {keys} positions at site {call.site.name!r} is longer than the averages, which cover "
+        f"{size[0]} x {size[1]}; measure longer texts, cut the text, or use outside='zero'."
+    )
+
+
+def _shared(slots: Tensor) -> Tensor:
+    """Slots ``[1, L]`` when all examples of the batch have the same ones, so that one gather serves them all."""
+    return slots[:1] if slots.shape[0] > 1 and torch.equal(slots, slots[:1].expand_as(slots)) else slots
