@@ -1,9 +1,11 @@
 """A tiny random model of every architecture that attrim is tested on; a new architecture is one line."""
 
+# ruff: noqa: E501, C408  (one line an architecture, fields as keyword arguments)
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 
 VOCABULARY = 64
 TEXT = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24)
-VISION = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24, image_size=8, patch_size=4)
+VISION = dict(
+    hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24, image_size=8, patch_size=4
+)
 TOKENS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 SEQ2SEQ = dict(
     vocab_size=VOCABULARY, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
@@ -97,7 +101,13 @@ ZOO = [
 ]  # fmt: skip
 
 
-def batch(animal: Animal, lengths: tuple[int, ...] = (7, 7), dtype: torch.dtype = torch.float32, side: str = "right", seed: int = 0) -> dict[str, Tensor]:
+def batch(
+    animal: Animal,
+    lengths: tuple[int, ...] = (7, 7),
+    dtype: torch.dtype = torch.float32,
+    side: str = "right",
+    seed: int = 0,
+) -> dict[str, Tensor]:
     """A batch of random inputs for an animal, padded on ``side`` where lengths differ; same texts for the same seed."""
     longest = max(lengths)
     ids = torch.zeros(len(lengths), longest, dtype=torch.long)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,11 +65,13 @@ class Call:
     def for_example(self, example: int) -> Call:
         """The same call reduced to one example of the batch (a batch axis of one stays)."""
 
-        def one(tensor: Tensor | None) -> Tensor | None:
-            return tensor if tensor is None or tensor.shape[0] == 1 else tensor[example : example + 1]
-
         fields = ("allowed", "queries", "keys", "query_lead", "key_lead", "query", "key", "value")
-        return dataclasses.replace(self, **{field: one(getattr(self, field)) for field in fields})
+        narrow: dict[str, Any] = {
+            field: tensor if tensor is None or tensor.shape[0] == 1 else tensor[example : example + 1]
+            for field in fields
+            for tensor in (getattr(self, field),)
+        }
+        return dataclasses.replace(self, **narrow)
 
     def query_slots(self) -> Tensor:
         """Int64 ``[B|1, Q]``: the position of every query in its own text; negative on leading padding."""

@@ -63,9 +63,7 @@ class Plan:
             self._watch("scores", scores, call)
             weights = guarded_softmax(scores, function)
             for edit, heads in normalisers:
-                weights = _on_heads(
-                    lambda part, part_call, own=edit: own.normalise(part, part_call), scores, call, heads, weights
-                )
+                weights = _on_heads(edit.normalise, scores, call, heads, weights)
         else:
             weights = function(scores)
         return self.edited(weights, call)

@@ -173,8 +173,8 @@ def _run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any)
             return output
         if output.shape[-2] != call.allowed.shape[-2]:
             raise SiteError(
-                f"The output of {call.site.name} is laid out as {tuple(output.shape)}, so its heads cannot be edited or "
-                "watched there; use an edit of weights, or leave the site out with Select(names=...)."
+                f"The output of {call.site.name} is laid out as {tuple(output.shape)}, so its heads cannot be edited "
+                "or watched there; use an edit of weights, or leave the site out with Select(names=...)."
             )
         heads = as_heads(output, call.site.heads, call.site.name)
         return firing.plan.output(heads, call).reshape(output.shape)
@@ -261,6 +261,6 @@ def _check_fired(session: Session) -> None:
             "the context (or pass strict=False)."
         )
     raise SiteError(
-        f"{len(missing)} chosen sites did not fire, the first is {missing[0]}; choose the sites that your input reaches "
-        "with select=Select(roles=...) or Select(names=...), or pass strict=False."
+        f"{len(missing)} chosen sites did not fire, the first is {missing[0]}; choose the sites that your input "
+        "reaches with select=Select(roles=...) or Select(names=...), or pass strict=False."
     )

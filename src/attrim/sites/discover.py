@@ -154,9 +154,8 @@ class Recorder(TorchFunctionMode):
     def _note_multi_head(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         query, key, heads = args[0], args[1], args[4]
         mask = kwargs.get("attn_mask")
-        shape = query.shape[0], key.shape[0]
         causal = mask is not None and bool((mask if mask.dtype == torch.bool else mask < 0).triu(1).any())
-        self.events.append(Event(self.stack[-1], "softmax", heads, *shape, causal=causal))
+        self.events.append(Event(self.stack[-1], "softmax", heads, query.shape[0], key.shape[0], causal))
 
     def _note_softmax(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         scores = args[0] if args else kwargs["input"]
@@ -172,7 +171,7 @@ class Recorder(TorchFunctionMode):
         allowed = allowed_in(scores.reshape(-1, heads, *scores.shape[-2:])) if fits else None
         event = _event(module, "softmax", heads, allowed) if allowed is not None else None
         if event is None:
-            event = Event(module, f"layout {tuple(scores.shape)}", heads, *scores.shape[-2:], causal=False)
+            event = Event(module, f"layout {tuple(scores.shape)}", heads, scores.shape[-2], scores.shape[-1], False)
         event.attention = False  # until a product consumes it
         self.events.append(event)
         self._open.append((event, result))
@@ -233,9 +232,9 @@ def _dry_run(model: nn.Module, example: Any) -> Map:
 
 def _cannot_run(model: nn.Module, example: Any, error: Exception) -> str:
     what = "the given example" if example is not None else "a made-up example"
+    cause = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return (
-        f"{type(model).__name__} could not run on {what} ({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}); "
-        "pass example= with the arguments of one forward pass."
+        f"{type(model).__name__} could not run on {what} ({cause}); pass example= with the arguments of a forward pass."
     )
 
 

@@ -76,7 +76,8 @@ def _image(config: Any) -> torch.Tensor | None:
     if size is None:
         return None
     height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-    return torch.randn(1, getattr(vision, "num_channels", None) or getattr(vision, "in_channels", 3), height, width)
+    channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
+    return torch.randn(1, channels, height, width)
 
 
 def _spectrum(config: Any) -> torch.Tensor | None:

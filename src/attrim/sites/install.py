@@ -1,4 +1,4 @@
-"""Switch a model's attention to attrim and back, counted, so that overlapping contexts and threads do not disturb it."""
+"""Switch a model's attention to attrim and back, counted, so that overlapping contexts do not disturb it."""
 
 from __future__ import annotations
 

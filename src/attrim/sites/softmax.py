@@ -147,7 +147,7 @@ def multi_head_attention(
 
 
 def as_heads(scores: Tensor, heads: int, name: str) -> Tensor:
-    """Scores of any known layout as ``[B, H, Q, K]``: ``[..., H, Q, K]``, ``[B*H, Q, K]`` or ``[B, Q, K]`` (one head)."""
+    """Scores laid out as ``[..., H, Q, K]``, ``[B*H, Q, K]`` or ``[B, Q, K]`` (one head), as ``[B, H, Q, K]``."""
     queries, keys = scores.shape[-2:]
     if scores.ndim == 3 and scores.shape[0] % heads == 0:
         return scores.reshape(-1, heads, queries, keys)
