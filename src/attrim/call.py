@@ -64,7 +64,6 @@ class Call:
 
     def for_example(self, example: int) -> Call:
         """The same call reduced to one example of the batch (a batch axis of one stays)."""
-
         fields = ("allowed", "queries", "keys", "query_lead", "key_lead", "query", "key", "value")
         narrow: dict[str, Any] = {
             field: tensor if tensor is None or tensor.shape[0] == 1 else tensor[example : example + 1]

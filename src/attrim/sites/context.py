@@ -172,16 +172,23 @@ def _run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any)
         if not firing.plan.touches("output"):
             return output
         if output.shape[-2] != call.allowed.shape[-2]:
-            raise SiteError(
-                f"The output of {call.site.name} is laid out as {tuple(output.shape)}, so its heads cannot be edited "
-                "or watched there; use an edit of weights, or leave the site out with Select(names=...)."
-            )
+            raise SiteError(_no_output(call.site, f"laid out as {tuple(output.shape)}"))
         heads = as_heads(output, call.site.heads, call.site.name)
         return firing.plan.output(heads, call).reshape(output.shape)
 
     follow = any(plan.touches("output") for session in sessions for plan in session.plans.values())
     with SoftmaxMode(attention, product if follow else None):
-        return forward(*args, **kwargs)
+        result = forward(*args, **kwargs)
+    if follow and current and current[0][0].plan.touches("output"):
+        raise SiteError(_no_output(current[0][1].site, "never seen before the heads are mixed"))
+    return result
+
+
+def _no_output(site: Site, why: str) -> str:
+    return (
+        f"The output of {site.name} is {why}, so its heads cannot be edited or watched there; "
+        "use an edit of weights, or leave the site out with Select(names=...)."
+    )
 
 
 @contextlib.contextmanager

@@ -209,12 +209,12 @@ def _dry_run(model: nn.Module, example: Any) -> Map:
     if row.unreachable:
         name = model.config.model_type  # type: ignore[union-attr]
         raise SiteError(f"The attention of {name} cannot be reached: {row.unreachable}; use another architecture.")
-    inputs = make_example(model) if example is None else example
     configs = interface.switchable(model)
     if configs:
         interface.register()
     recorder = Recorder()
     with _everything_quiet(model), _module_stack(model, recorder.stack):
+        inputs = make_example(model) if example is None else example
         install.switch(configs)
         _recorders.current = recorder
         try:
@@ -249,11 +249,13 @@ def _call(model: nn.Module, inputs: Any) -> None:
 
 @contextlib.contextmanager
 def _everything_quiet(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout, no running averages) during the dry run, every module's own mode afterwards."""
+    """Evaluation mode (no dropout, no running averages) in the dry run; modes and random state as before afterwards."""
     modes = [(module, module.training) for module in model.modules()]
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     try:
         model.eval()
-        yield
+        with torch.random.fork_rng(devices=list(devices)):  # layer drop draws even in evaluation mode
+            yield
     finally:
         for module, training in modes:
             module.training = training

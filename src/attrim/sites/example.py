@@ -32,12 +32,9 @@ def make_example(model: nn.Module) -> dict[str, Any]:
         "visual_embeds": lambda: torch.randn(1, 3, config.visual_embedding_dim),
     }
     example = {}
-    with torch.random.fork_rng(devices=[]):  # the user's random state stays as it is
-        for name in wanted:
-            if name in makers:
-                value = makers[name]()
-                if value is not None:
-                    example[name] = value
+    for name in wanted:
+        if name in makers and (value := makers[name]()) is not None:
+            example[name] = value
     if "input_ids" in example and "attention_mask" in wanted:
         example["attention_mask"] = torch.ones_like(example["input_ids"])
     if not getattr(config, "is_encoder_decoder", False):
