@@ -136,7 +136,7 @@ def _text(value: Any) -> str:
     if isinstance(value, Tensor):
         return "x".join(str(size) for size in value.shape) if value.ndim else repr(value.item())
     if isinstance(value, Mapping):
-        return f"{len(value)} sites"
+        return f"{len(value)} sites" if len(value) != 1 else "1 site"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"{len(value)} entries"
     return str(value)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from attrim.call import Call
+from attrim.edits.constant import Constant, constant
+from attrim.errors import ParameterError, SelectionError, ShapeError, SiteError
+from attrim.moments import Plan
+from attrim.select import Select, Site
+
+# The average of oracle O1, and the matrix of O2c, of spec/papa.md.
+O1 = torch.tensor([[0.55, 0.35, 0.2, 0], [0.15, 0.8, 0.1, 0], [0.25, 0.25, 0.5, 0], [0, 0, 0, 0]])
+O2C = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25], [0, 0, 1, 0]])
+
+
+class Averages:
+    """Stands in for the Mean stat."""
+
+    def __init__(self, matrices: dict[Site, Tensor]) -> None:
+        self._matrices = {site.name: matrix for site, matrix in matrices.items()}
+        self.sites = list(matrices)
+
+    def matrix(self, site: str) -> Tensor:
+        return self._matrices[site]
+
+
+def apply(matrix: Tensor, real: list[int]) -> Tensor:
+    weights = torch.rand(1, 1, len(real), len(real))
+    return Constant(matrix[None]).apply(weights, torch.tensor([real]))[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "real", "expected"),
+    [
+        (
+            O1,
+            [1, 1, 1, 1],
+            [[0.5, 0.318182, 0.181818, 0], [0.142857, 0.761905, 0.095238, 0], [0.25, 0.25, 0.5, 0], [0.0] * 4],
+        ),
+        (O1, [1, 1, 0, 0], [[0.611111, 0.388889, 0, 0], [0.157895, 0.842105, 0, 0], [0.0] * 4, [0.0] * 4]),
+        (O2C, [1, 1, 0, 1], [[0.5, 0.375, 0, 0.125], [0.142857, 0.285714, 0, 0.571429], [0.0] * 4, [0.0] * 4]),
+    ],
+)
+def test_oracle_o2(matrix: Tensor, real: list[int], expected: list[list[float]]) -> None:
+    torch.testing.assert_close(apply(matrix, real), torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+def test_oracle_o3() -> None:
+    """Constant and softmax heads side by side; the padded query's row is checked for the constant heads only."""
+    softmax_head = torch.tensor([[0.7, 0.2, 0, 0.1], [0.1, 0.6, 0, 0.3], [0.3, 0.3, 0, 0.4], [0.2, 0.2, 0, 0.6]])
+    matrix = torch.stack([O2C, torch.zeros(4, 4), torch.eye(4)])
+    value = torch.tensor([[1.0, 0], [0, 1], [5, 5], [2, 2]])
+    weights = softmax_head.expand(1, 3, 4, 4)
+    after = Constant(matrix, heads=[0, 2]).apply(weights, torch.tensor([[1, 1, 0, 1]]))[0]
+    assert torch.equal(after[1], softmax_head)
+    context = after @ value
+    expected = torch.tensor(
+        [
+            [[0.75, 0.625], [1.285714, 1.428571], [0, 0], [0, 0]],
+            [[0.9, 0.4], [0.7, 1.2], [1.1, 1.1], [1.4, 1.4]],
+            [[1, 0], [0, 1], [0, 0], [2, 2]],
+        ]
+    )
+    torch.testing.assert_close(context, expected, rtol=0, atol=1e-6)
+
+
+def test_negative_entries_count_by_their_size() -> None:
+    matrix = torch.tensor([[[0.5, -1.5]]])
+    after = constant(matrix[None], torch.ones(1, 1, 1, 2, dtype=torch.bool))
+    torch.testing.assert_close(after[0, 0, 0], torch.tensor([0.25, -0.75]))
+
+
+def test_sources_of_the_matrix_agree() -> None:
+    weights = torch.rand(2, 3, 4, 4)
+    matrix = torch.rand(3, 4, 4)
+    expected = Constant(matrix).apply(weights)
+    site = Site("plain", "encoder", 0, 3)
+    averages = Averages({site: matrix, Site("other", "encoder", 1, 3): torch.rand(3, 9, 9)})
+    assert torch.equal(Constant({"plain": matrix}).apply(weights), expected)
+    edit = Constant(averages)
+    assert torch.equal(edit.apply(weights), expected)
+    averages._matrices["plain"] = torch.zeros(3, 4, 4)
+    assert torch.equal(edit.apply(weights), expected), "the edit follows the stat after it was made"
+
+
+def test_heads_is_short_for_select() -> None:
+    matrix = torch.rand(3, 4, 4)
+    order = [(Site("plain", "encoder", 0, 3), 2), (Site("plain", "encoder", 0, 3), 0)]
+    assert Constant(matrix, heads=order).select == Select(heads=[("plain", 2), ("plain", 0)])
+    assert Constant(matrix, heads=order, select=Select(roles="encoder")).select.roles == ("encoder",)
+    assert dataclasses.replace(Constant(matrix, heads=1), outside="zero").select == Select(heads=1)
+    with pytest.raises(SelectionError, match="give them once"):
+        Constant(matrix, heads=1, select=Select(heads=2))
+
+
+def test_a_text_longer_than_the_averages() -> None:
+    weights = torch.rand(1, 1, 6, 6)
+    with pytest.raises(ShapeError, match=r"6 x 6 positions.*longer than the averages.*4 x 4.*outside='zero'"):
+        Constant(O1[None]).apply(weights)
+    after = Constant(O1[None], outside="zero").apply(weights)[0, 0]
+    torch.testing.assert_close(after[:4, :4], apply(O1, [1, 1, 1, 1]))
+    assert (after[4:] == 0).all()
+    assert (after[:, 4:] == 0).all()
+    padded = Constant(O1[None]).apply(weights, torch.tensor([[1, 1, 1, 1, 0, 0]]))[0, 0]
+    torch.testing.assert_close(padded, after)  # padding beyond the stored size is no reason to complain
+
+
+def test_a_generation_step_takes_its_own_row() -> None:
+    """Row t of the matrix at step t, also when a sliding cache has dropped the first keys."""
+    weights = torch.rand(1, 1, 1, 2)
+    call = dataclasses.replace(Call.plain(weights), position=2, key_position=1)
+    after = Plan([(Constant(O1[None]), (0,))]).edited(weights, call)
+    torch.testing.assert_close(after[0, 0, 0], torch.tensor([0.25, 0.5]) / 0.75)
+
+
+def test_constants_learn_only_when_asked() -> None:
+    matrix = (torch.rand(2, 4, 4, dtype=torch.float64) + 0.1).requires_grad_()
+    weights = torch.rand(1, 2, 4, 4, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 1, 0]])
+    assert not Constant(matrix).apply(weights, mask).requires_grad
+    edit = Constant(matrix, train_constants=True)
+    (gradient,) = torch.autograd.grad(edit.apply(weights, mask)[..., 0].sum(), matrix)
+    assert (gradient[:, :3, :3] != 0).all()
+    assert (gradient[:, 3] == 0).all()
+    assert torch.autograd.gradcheck(lambda given: Constant(given, train_constants=True).apply(weights, mask), matrix)
+
+
+def test_half_precision_is_normalised_in_float32() -> None:
+    matrix = torch.full((1, 1, 300), 1e-6)
+    after = Constant(matrix).apply(torch.zeros(1, 1, 1, 300, dtype=torch.float16))
+    torch.testing.assert_close(after.float().sum(), torch.ones(()), rtol=1e-2, atol=0)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    weights = torch.rand(1, 3, 4, 4)
+    with pytest.raises(SiteError, match="no matrix for site 'plain', only for layer"):
+        Constant({"layer.0": torch.rand(3, 4, 4)}).apply(weights)
+    with pytest.raises(ShapeError, match="2 heads but the site has 3"):
+        Constant(torch.rand(2, 4, 4)).apply(weights)
+    with pytest.raises(ShapeError, match=r"\[H, N, M\]"):
+        Constant(torch.rand(4, 4))
+    with pytest.raises(ParameterError, match="floating point"):
+        Constant(torch.ones(1, 4, 4, dtype=torch.int64))
+    with pytest.raises(ParameterError, match="NaN"):
+        Constant(torch.full((1, 4, 4), float("nan")))
+    with pytest.raises(ParameterError, match="outside"):
+        Constant(torch.rand(1, 4, 4), outside="crop")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="must be a tensor"):
+        Constant({"plain": [1, 2]})  # type: ignore[dict-item]
+    with pytest.raises(ParameterError, match="no tensors to train"):
+        Constant(Averages({}), train_constants=True)

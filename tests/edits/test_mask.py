@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attrim.edits.mask import Mask
+from attrim.errors import ParameterError, ShapeError, SiteError
+from attrim.select import Select
+
+SCORES = torch.tensor([1.0, 2.0, 3.0, 0.0])[None, None, None]
+
+
+def removed(*keys: int, size: int = 4) -> Tensor:
+    cells = torch.zeros(1, 1, size, dtype=torch.bool)
+    cells[..., list(keys)] = True
+    return cells
+
+
+def allowed(*keys: int) -> Tensor:
+    return torch.tensor([key in keys for key in range(4)])[None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("prune", "allow", "expected"),
+    [
+        ((0, 2, 3), (0, 1, 2), (0, 1, 0, 0)),
+        ((0, 3), (0, 1, 2), (0, 0.268941, 0.731059, 0)),
+        ((0, 1, 2, 3), (0, 1, 2), (0, 0, 0, 0)),
+        ((0, 1, 2, 3), (0, 1), (0, 0, 0, 0)),
+        ((0,), (0, 1), (0, 1, 0, 0)),
+    ],
+)
+def test_oracle_p5(prune: tuple[int, ...], allow: tuple[int, ...], expected: tuple[float, ...]) -> None:
+    """Oracle P5 of spec/attention-pruning.md with the corrected rule: a row with nothing left gives zeros."""
+    after = Mask(removed(*prune)).apply(SCORES, allowed(*allow))
+    torch.testing.assert_close(after, torch.tensor(expected, dtype=torch.float32)[None, None, None], rtol=0, atol=1e-6)
+
+
+def test_nothing_removed_is_the_softmax() -> None:
+    scores = torch.randn(2, 3, 5, 5)
+    assert torch.equal(Mask(torch.zeros(3, 5, 5, dtype=torch.bool)).apply(scores), torch.softmax(scores, -1))
+
+
+def test_removing_padded_keys_only_changes_nothing() -> None:
+    scores = torch.randn(2, 3, 5, 5)
+    cells = torch.zeros(1, 5, 5, dtype=torch.bool)
+    cells[..., 3:] = True
+    real = torch.tensor([[1, 1, 1, 0, 0]] * 2).bool()
+    unpruned = Mask(torch.zeros_like(cells)).apply(scores, real)
+    assert torch.equal(Mask(cells).apply(scores, real), unpruned)
+
+
+@pytest.mark.parametrize(("unseen", "expected"), [("keep", [False, False, True, True]), ("prune", [False] * 4)])
+def test_cells_outside_of_the_stored_size(unseen: str, expected: list[bool]) -> None:
+    after = Mask(removed(0, 1, size=2), unseen=unseen).apply(SCORES)
+    assert (after[0, 0, 0] > 0).tolist() == expected
+
+
+def test_each_head_has_its_own_cells() -> None:
+    cells = torch.stack([removed(0)[0], removed(1)[0], removed()[0]])
+    after = Mask({"plain": cells}).apply(SCORES.expand(1, 3, 1, 4))
+    assert (after == 0)[0, :, 0].tolist() == [[True, False, False, False], [False, True, False, False], [False] * 4]
+    chosen = Mask({"plain": cells}, select=Select(heads=1)).apply(SCORES.expand(1, 3, 1, 4))
+    assert (chosen == 0)[0, :, 0].tolist() == [[False] * 4, [False, True, False, False], [False] * 4]
+
+
+def test_gradient_is_zero_on_removed_cells_and_on_empty_rows() -> None:
+    scores = torch.randn(1, 1, 2, 4, dtype=torch.float64, requires_grad=True)
+    cells = torch.tensor([[[True, False, False, False], [True] * 4]])
+    edit = Mask(cells)
+    assert torch.autograd.gradcheck(edit.apply, scores)
+    (gradient,) = torch.autograd.grad(edit.apply(scores)[..., 1].sum(), scores)
+    assert (gradient == 0)[0, 0].tolist() == [[True, False, False, False], [True] * 4]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ParameterError, match="boolean"):
+        Mask(torch.zeros(1, 4, 4))
+    with pytest.raises(ShapeError, match=r"\[H, N, M\]"):
+        Mask(torch.zeros(4, 4, dtype=torch.bool))
+    with pytest.raises(ParameterError, match="'keep' or 'prune'"):
+        Mask(removed(0), unseen="offset")  # type: ignore[arg-type]
+    with pytest.raises(SiteError, match="no mask for site 'plain'"):
+        Mask({"layer.0": removed(0)}).apply(SCORES)
+    with pytest.raises(ShapeError, match="2 heads but the site has 1"):
+        Mask(torch.zeros(2, 4, 4, dtype=torch.bool)).apply(SCORES)
