@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from methods import METHODS
 from torch import Tensor
 
 from attrim.call import Call
 from attrim.edits import EDITS, Edit, load_edits, save_edits
 from attrim.moments import Plan
 from attrim.select import Select, Site
+from methods import METHODS
 
 every_method = pytest.mark.parametrize("edit", METHODS)
 LENGTHS = (7, 4, 1)

@@ -36,7 +36,7 @@ class Edit:
         return scores
 
     def normalise(self, scores: Tensor, call: Call) -> Tensor | None:
-        """Turn scores ``[B, H, Q, K]`` (``-inf`` on forbidden cells) into weights instead of softmax; None keeps softmax."""
+        """Turn scores ``[B, H, Q, K]`` (``-inf`` if forbidden) into weights instead of softmax; None keeps softmax."""
         return None
 
     def edit_weights(self, weights: Tensor, call: Call) -> Tensor:
