@@ -1,0 +1,233 @@
+"""Evaluate a model on a task, with and without edits, and say how sure the difference is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .call import Call
+from .edits.base import Edit
+from .errors import DataError
+from .intervals import Interval, mcnemar, paired_bootstrap
+from .loading import check_fit, longest_input
+from .runs import Run
+from .sites.context import attach
+from .stats.base import Stat
+from .tasks.base import Array, Task
+from .tasks.replay import Replay
+
+UNEDITED = "unedited"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one evaluation gave.
+
+    Attributes
+    ----------
+    metrics : the task's metrics in per cent; the first one is the headline.
+    zero_share : exact-zero share of the valid attention cells, after the edits.
+    columns : per-example predictions, what the metrics are computed from.
+    outputs : the model's raw answers ``[N, ...]``, for comparing later results with this one.
+    labels : ``[N]``, NaN where unknown.
+    changes : each metric minus that of the unedited model, with its paired bootstrap interval.
+    distances : how far the outputs are from those of the unedited model.
+    p_value : McNemar's test against the unedited model, where answers are right or wrong.
+    seconds : time for the forward passes.
+    """
+
+    metrics: dict[str, float]
+    zero_share: float
+    columns: dict[str, Array] = field(repr=False)
+    outputs: Array = field(repr=False)
+    labels: Array = field(repr=False)
+    changes: dict[str, Interval] = field(default_factory=dict)
+    distances: dict[str, float] = field(default_factory=dict)
+    p_value: float | None = None
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the per-example arrays, as JSON values."""
+        return {
+            "metrics": self.metrics,
+            "zero_share": self.zero_share,
+            "changes": {name: change.to_json() for name, change in self.changes.items()},
+            "distances": self.distances,
+            "p_value": self.p_value,
+            "examples": len(next(iter(self.columns.values()))),
+            "seconds": self.seconds,
+        }
+
+
+class ZeroCount(Stat):
+    """Counts the valid attention cells and how many of them are exactly zero."""
+
+    def __init__(self) -> None:
+        self.zeros = 0
+        self.total = 0
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """Add the cells of one call, weights ``[B, H, Q, K]``."""
+        valid = call.valid.expand(tensor.shape[0], tensor.shape[1], -1, -1)
+        self.zeros += int(((tensor == 0) & valid).sum())
+        self.total += int(valid.sum())
+
+
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    tokenizer: Any,
+    edits: Sequence[Edit] | Edit = (),
+    *,
+    baseline: Result | None = None,
+    resamples: int = 2000,
+    level: float = 0.95,
+    example: Any = None,
+) -> Result:
+    """Evaluate a model on a task while edits are switched on.
+
+    Parameters
+    ----------
+    edits : applied in order; none evaluates the model as it is.
+    baseline : the result of the unedited model on the same task; computed here when it is needed and not given.
+    resamples, level : of the paired bootstrap interval.
+    example : arguments of one forward pass, for models that attrim cannot make an input for.
+
+    Examples
+    --------
+    >>> result = attrim.evaluate(model, load_task("glue/sst2", data="glue"), tokenizer, attrim.Threshold(1e-3))
+    >>> result.metrics["accuracy"], str(result.changes["accuracy"]), result.zero_share
+    """
+    edits = (edits,) if isinstance(edits, Edit) else tuple(edits)
+    if not edits and baseline is None:
+        return evaluate_settings(model, task, tokenizer, {}, example=example)[UNEDITED]
+    settings = {"edited": edits}
+    options: dict[str, Any] = {"resamples": resamples, "level": level, "example": example}
+    return evaluate_settings(model, task, tokenizer, settings, baseline=baseline, **options)["edited"]
+
+
+def evaluate_settings(
+    model: nn.Module,
+    task: Task,
+    tokenizer: Any,
+    settings: Mapping[str, Sequence[Edit]],
+    *,
+    baseline: Result | None = None,
+    run: Run | None = None,
+    resamples: int = 2000,
+    level: float = 0.95,
+    example: Any = None,
+) -> dict[str, Result]:
+    """Evaluate several edit settings on the same tokenised examples, the unedited model first.
+
+    Parameters
+    ----------
+    settings : a name for each group of edits; ``"unedited"`` is added.
+    run : keeps every setting as soon as it is done; settings that it already has are read, not repeated.
+
+    Returns
+    -------
+    The results by name, ``"unedited"`` first.
+    """
+    if not task.metrics:
+        raise DataError(f"The task {task.registered_name} has no metric to evaluate; use it with 'attrim measure'.")
+    if UNEDITED in settings and tuple(settings[UNEDITED]):
+        raise DataError(f"The name {UNEDITED!r} is kept for the model without edits; choose another one.")
+    check_fit(model, tokenizer)
+    task.check(model)
+    longest = longest_input(model, tokenizer)
+    batches = Replay(lambda: task.batches(tokenizer, longest))
+    results: dict[str, Result] = {} if baseline is None else {UNEDITED: baseline}
+    for name, edits in {UNEDITED: (), **settings}.items():
+        if name in results:
+            continue
+        result = _load(run, name) if run is not None else None
+        if result is None:
+            result = _run(model, task, batches, edits, name, example)
+            if name != UNEDITED:
+                result = _compare(task, result, results[UNEDITED], resamples, level)
+            if run is not None:
+                _store(run, name, result)
+        results[name] = result
+    return results
+
+
+def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], name: str, example: Any) -> Result:
+    """One pass over the batches with the edits switched on."""
+    device = next(model.parameters()).device
+    zeros, started = ZeroCount(), time.perf_counter()
+    parts: list[tuple[Array, Array, Array]] = []
+    with _evaluation_mode(model), attach(model, edits=edits, stats=[zeros], example=example):
+        for batch in batches:
+            inputs = {key: tensor.to(device) for key, tensor in batch.inputs.items()}
+            parts.append((batch.index, task.run(model, inputs).float().cpu().numpy(), batch.labels))
+    seconds = time.perf_counter() - started
+    order = np.argsort(np.concatenate([index for index, _, _ in parts]))
+    outputs, labels = (np.concatenate([part[place] for part in parts])[order] for place in (1, 2))
+    broken = int((~np.isfinite(outputs.reshape(len(outputs), -1)).all(1)).sum())
+    if broken:
+        raise DataError(
+            f"The model's answers to {broken} of {len(outputs)} examples are not finite numbers (setting {name!r}); "
+            "use dtype float32 or a weaker edit."
+        )
+    columns = task.columns(outputs, labels)
+    share = zeros.zeros / zeros.total if zeros.total else 0.0
+    return Result(task.score(columns), share, columns, outputs, labels, seconds=seconds)
+
+
+def _compare(task: Task, result: Result, unedited: Result, resamples: int, level: float) -> Result:
+    """Add what changed against the unedited model."""
+    changes = {
+        name: paired_bootstrap(metric, unedited.columns, result.columns, resamples=resamples, level=level)
+        for name, metric in task.metrics.items()
+    }
+    before, after = task.hits(unedited.columns), task.hits(result.columns)
+    p_value = mcnemar(before, after) if before is not None and after is not None else None
+    distances = task.distances(result.outputs, unedited.outputs, result.labels)
+    return replace(result, changes=changes, distances=distances, p_value=p_value)
+
+
+def _store(run: Run, name: str, result: Result) -> None:
+    fields = result.to_json()
+    metrics = {**result.metrics, "zero_share": result.zero_share, **result.distances}
+    # The outputs come first: a setting that the database knows is then always complete.
+    run.save_arrays(name, {"outputs": torch.from_numpy(result.outputs), "labels": torch.from_numpy(result.labels)})
+    run.store(name, metrics, result.columns, fields)
+
+
+def _load(run: Run, name: str) -> Result | None:
+    fields = run.fields(name)
+    if fields is None:
+        return None
+    arrays = run.load_arrays(name)
+    return Result(
+        metrics=fields["metrics"],
+        zero_share=fields["zero_share"],
+        columns=run.predictions(name),
+        outputs=arrays["outputs"].numpy(),
+        labels=arrays["labels"].numpy(),
+        changes={metric: Interval(**values) for metric, values in fields["changes"].items()},
+        distances=fields["distances"],
+        p_value=fields["p_value"],
+        seconds=fields["seconds"],
+    )
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every module is in its old mode."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, mode in before.items():
+            module.training = mode

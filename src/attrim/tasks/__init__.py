@@ -1,0 +1,6 @@
+"""Tasks: data, the model head they need, and the metric. One task a class, found by name (``glue/sst2``)."""
+
+from .base import TASKS, Task, load_task
+from .batching import Batch, Example
+
+__all__ = ["TASKS", "Batch", "Example", "Task", "load_task"]

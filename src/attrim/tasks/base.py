@@ -1,0 +1,120 @@
+"""What a task is: examples, how a model answers them, and how the answers are scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..errors import DataError
+from ..intervals import Columns, Metric
+from ..loading import longest_input
+from ..registry import Registry
+from .batching import Batch, Example, make_batches, sample, with_decoder
+
+TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
+register = TASKS.register
+Array = NDArray[Any]
+
+
+@dataclass(kw_only=True)
+class Task:
+    """Base of all tasks. Metric values are in per cent (correlations times 100), larger is better.
+
+    The way of an example: :meth:`examples` reads it, :meth:`batches` makes tensors of it, :meth:`run` gives the
+    model's output for it, :meth:`columns` turns all outputs into per-example columns, and ``metrics`` score columns.
+    Columns are kept and resampled, so that two evaluations can be compared example by example.
+
+    Parameters
+    ----------
+    data : file or folder to read from; None means the hub, for tasks that have data there.
+    limit : use this many examples, chosen by ``seed``.
+    seed : for choosing examples; None takes the first ones.
+    max_length : cut texts to this many tokens (never more than the model can take).
+    batch_size : examples a forward pass.
+    """
+
+    data: str | None = None
+    limit: int | None = None
+    seed: int | None = 123
+    max_length: int = 256
+    batch_size: int = 16
+
+    registered_name: ClassVar[str]
+    kind: ClassVar[str] = "auto"  # which model class the task needs, as in attrim.loading.KINDS
+    metrics: ClassVar[Mapping[str, Metric]] = {}  # the first one is the headline
+
+    def read(self) -> Iterator[Example]:
+        """Yield every example of the data, in the order of the files."""
+        raise NotImplementedError
+
+    def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """Call the model and return one output ``[B, ...]`` an example."""
+        raise NotImplementedError
+
+    def columns(self, outputs: Array, labels: Array) -> dict[str, Array]:
+        """Turn all outputs ``[N, ...]`` and labels ``[N]`` into the columns that the metrics read."""
+        raise NotImplementedError
+
+    def hits(self, columns: Columns) -> NDArray[np.bool_] | None:
+        """Tell which examples are right, for McNemar's test; None when right and wrong do not exist."""
+        return None
+
+    def distances(self, outputs: Array, unedited: Array, labels: Array) -> dict[str, float]:
+        """Compare outputs with those of the unedited model, beyond the metric."""
+        return {}
+
+    def check(self, model: nn.Module) -> None:
+        """Raise an error when the model cannot do this task."""
+
+    def examples(self) -> Iterator[Example]:
+        """Yield the chosen examples; never none."""
+        empty = True
+        for example in sample(self.read(), self.limit, self.seed):
+            empty = False
+            yield example
+        if empty:
+            raise DataError(f"The task {self.registered_name} found no examples in {self.data or 'the hub data'}.")
+
+    def batches(self, tokenizer: Any, max_length: int | None = None) -> Iterator[Batch]:
+        """Yield all examples as batches; ``max_length`` may lower the task's own."""
+        longest = self.max_length if max_length is None else min(self.max_length, max_length)
+        return make_batches(self.examples(), tokenizer, self.batch_size, longest)
+
+    def feed(self, model: nn.Module, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
+        """Yield batches ready for ``model(**inputs)``: cut to what it can take and on its device (for ``measure``)."""
+        device = next(model.parameters()).device
+        for batch in self.batches(tokenizer, longest_input(model, tokenizer)):
+            inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
+            yield with_decoder(inputs, getattr(model, "config", None))
+
+    def score(self, columns: Columns) -> dict[str, float]:
+        """Return every metric of some columns."""
+        return {name: float(metric(columns)) for name, metric in self.metrics.items()}
+
+    def options(self) -> dict[str, Any]:
+        """Return the name and all parameters as JSON values, for run configurations."""
+        return {"name": self.registered_name, **dataclasses.asdict(self)}
+
+    def fingerprint(self) -> str:
+        """Return a hash of the chosen examples and their labels: equal data gives equal fingerprints."""
+        digest = hashlib.sha256()
+        for example in self.examples():
+            digest.update(repr((example.texts, None if example.label is None else float(example.label))).encode())
+        return digest.hexdigest()
+
+
+def load_task(name: str, **options: Any) -> Task:
+    """Build a task by name; an option that the task does not have is an error that lists those it has."""
+    kind = TASKS[name]
+    known = [field.name for field in dataclasses.fields(kind)]
+    for option in options:
+        if option not in known:
+            raise DataError(f"The task {kind.registered_name} has no option {option!r}; it has {', '.join(known)}.")
+    return kind(**options)

@@ -1,0 +1,143 @@
+"""Reading data files as streams: plain or gzip text, tables, JSON lines, and SQuAD's JSON."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..errors import DataError
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file, plain or gzip; damaged content becomes a DataError that names the file."""
+    try:
+        opener: Any = gzip.open if path.suffix == ".gz" else open
+        # Only line feeds end a line: texts may hold other separators, and csv does its own splitting.
+        with opener(path, "rt", encoding="utf-8-sig", newline="\n") as stream:
+            yield stream
+    except FileNotFoundError as error:
+        raise DataError(f"There is no file {path}; check the path.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it first."
+        ) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is damaged or not a gzip file ({error}); fetch it again.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def find_file(folders: Sequence[Path], names: Iterable[str]) -> Path | None:
+    """Return the first of the named files, plain or gzip, in the first folder that has one."""
+    names = list(names)
+    candidates = (folder / f"{name}{ending}" for folder in folders for name in names for ending in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file without their line ends."""
+    with open_text(path) as stream:
+        for line in stream:
+            yield line.rstrip("\r\n")
+
+
+def paragraphs(path: Path) -> Iterator[str]:
+    """Yield blocks of lines that blank lines separate, each joined by blanks."""
+    block: list[str] = []
+    for line in lines(path):
+        if line.strip():
+            block.append(line.strip())
+        elif block:
+            yield " ".join(block)
+            block = []
+    if block:
+        yield " ".join(block)
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON lines file."""
+    for number, line in enumerate(lines(path), 1):
+        if line.strip():
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"Line {number} of {path} is not JSON ({error.msg}); one object a line is needed."
+                ) from error
+            if not isinstance(record, dict):
+                raise DataError(f"Line {number} of {path} is not a JSON object; one object a line is needed.")
+            yield record
+
+
+def csv_column(path: Path, column: str) -> Iterator[str]:
+    """Yield one column of a CSV file: by name from its header, or by number (from 0) of a file without header."""
+    with open_text(path) as stream:
+        rows = csv.reader(stream)
+        place = int(column) if column.isdigit() else _place(next(rows, []), column, path)
+        for number, row in enumerate(rows, 1):
+            if row:
+                if place >= len(row):
+                    raise DataError(f"Row {number} of {path} has {len(row)} columns, no column {place}; repair it.")
+                yield row[place]
+
+
+def tsv_rows(path: Path, header: Sequence[str] | None = None, skip_short: bool = False) -> Iterator[dict[str, str]]:
+    """Yield the rows of a tab-separated file in which quotes mean nothing.
+
+    Parameters
+    ----------
+    header : the column names of a file that does not begin with them.
+    skip_short : leave out rows with too few columns instead of raising an error.
+    """
+    rows = enumerate(lines(path), 1)
+    names = list(header) if header is not None else next(rows, (0, ""))[1].split("\t")
+    for number, line in rows:
+        if line.strip():
+            values = line.split("\t")
+            if len(values) >= len(names):
+                yield dict(zip(names, values, strict=False))
+            elif not skip_short:
+                raise DataError(
+                    f"Line {number} of {path} has {len(values)} columns, not {len(names)}; repair or remove it."
+                )
+
+
+def squad_articles(data: str | None) -> Iterator[list[tuple[str, list[str]]]]:
+    """Yield for every article of a SQuAD JSON file its paragraphs, each with its questions.
+
+    Parameters
+    ----------
+    data : the file, plain or gzip, or a folder that holds ``dev-v1.1.json``.
+    """
+    if data is None:
+        raise DataError("SQuAD paragraphs come from a local file; give its path as data (dev-v1.1.json, plain or .gz).")
+    path = Path(data).expanduser()
+    if path.is_dir():
+        names = ("dev-v1.1.json", "dev-v2.0.json", "train-v1.1.json")
+        found = find_file([path], names)
+        if found is None:
+            raise DataError(f"{path} holds none of {', '.join(names)} (plain or .gz); give the file itself as data.")
+        path = found
+    with open_text(path) as stream:
+        try:
+            articles = json.load(stream)["data"]
+            for article in articles:
+                yield [
+                    (paragraph["context"], [question["question"] for question in paragraph["qas"]])
+                    for paragraph in article["paragraphs"]
+                ]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is not in SQuAD's JSON format ({error}); fetch it again.") from error
+
+
+def _place(header: list[str], column: str, path: Path) -> int:
+    if column not in header:
+        raise DataError(f"{path} has no column {column!r}; it has {', '.join(header) or 'none'}.")
+    return header.index(column)
