@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from zoo import Animal
 
 from attrim.call import Call
 from attrim.edits.base import Edit
 from attrim.stats.base import Stat
+from zoo import Animal
 
 
 class Keep(Stat):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from watching import Keep, SameScores, SameWeights, Scale, ScaleOutput, assert_same, eager, output_of, real_part
-from zoo import ZOO, Animal, batch
 
 from attrim.errors import SiteError
 from attrim.select import Select
 from attrim.sites.context import attach, edit
 from attrim.sites.discover import find_sites
+from watching import Keep, SameScores, SameWeights, Scale, ScaleOutput, assert_same, eager, output_of, real_part
+from zoo import ZOO, Animal, batch
 
 LENGTHS = [(7, 7), (7, 4), (6,)]
 DTYPES = [torch.float32, torch.bfloat16]

@@ -23,7 +23,7 @@ def register() -> None:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
-    from .context import attend
+    from .attend import attend
 
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, mask)

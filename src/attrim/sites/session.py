@@ -1,0 +1,79 @@
+"""Which contexts are active in this thread, and what they want done at each attention call."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ..call import Call
+from ..moments import Plan
+from ..select import Site
+from .calls import Stream, make_call
+
+if TYPE_CHECKING:
+    from .discover import Map
+
+# A context variable is private to a thread, so threads that edit one model do not see each other's edits.
+active: ContextVar[tuple[Session, ...]] = ContextVar("attrim_sessions", default=())
+
+
+class Session:
+    """One active context on one model: what to do at each site, and which sites fired.
+
+    Parameters
+    ----------
+    sites : the model's attention, as found by the dry run.
+    plans : what to do at each site.
+    fast : whether stats may be fed by the fused kernels.
+    """
+
+    def __init__(self, sites: Map, plans: dict[Site, Plan], fast: bool) -> None:
+        self.map = sites
+        self.plans = plans
+        self.fast = fast
+        self.fired: set[Site] = set()
+        self.streams: dict[str, Stream] = {}
+        self._counts: dict[int, int] = {}
+
+    def start_pass(self) -> None:
+        """A new forward pass of the whole model begins: every module's next call is its first."""
+        self._counts.clear()
+
+    def next_site(self, module: nn.Module) -> Site | None:
+        """The site of the module's next attention call; None when that call is no attention over keys."""
+        events = self.map.events[id(module)]
+        count = self._counts.get(id(module), 0)
+        self._counts[id(module)] = count + 1
+        site = events[count % len(events)]
+        if site is not None:
+            self.fired.add(site)
+        return site
+
+
+class Firing:
+    """One attention call that is about to happen: its site and the joined plans of all active sessions."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.sessions = [session for session in active.get() if id(module) in session.map.events]
+        self.site: Site | None = None
+        self.plan = Plan()
+        self.fast = True
+        for session in self.sessions:
+            site = session.next_site(module)
+            if site is not None:
+                self.site = self.site or site
+                self.plan += session.plans.get(site, Plan())
+                self.fast &= session.fast
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be done at this call."""
+        return self.site is None or not (self.plan.edits or self.plan.stats)
+
+    def call(self, allowed: Tensor, **known: Any) -> Call:
+        """The call with everything that is known about it."""
+        assert self.site is not None
+        session = self.sessions[0]
+        return make_call(self.site, session.map.facts, allowed, session.streams, **known)
