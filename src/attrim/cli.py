@@ -1,0 +1,49 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from .commands import COMMANDS
+from .commands.base import Outcome
+from .commands.parsing import parse
+from .errors import AttrimError
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 0, 2 for what the user can put right, 130 after Ctrl-C."""
+    try:
+        command = parse(sys.argv[1:] if words is None else words, COMMANDS)
+        outcome = command.run()
+        if command.json:
+            print(json.dumps(outcome.data, indent=2, ensure_ascii=False))
+        elif not command.quiet:
+            _show(outcome)
+        sys.stdout.flush()
+    except AttrimError as error:
+        print(f"attrim: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("attrim: stopped; what was written so far is complete and the same command goes on.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has gone; without this Python would complain again when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _show(outcome: Outcome) -> None:
+    from rich.console import Console
+
+    # Piped to a file, a table must not be squeezed into the 80 columns that rich then assumes.
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    # Written in one go and by us: rich would end the program itself when the reader of a pipe has gone.
+    with console.capture() as captured:
+        for part in outcome.shown:
+            console.print(part, soft_wrap=isinstance(part, str))
+    sys.stdout.write(captured.get())

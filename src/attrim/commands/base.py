@@ -1,0 +1,155 @@
+"""What a command is: a dataclass whose fields are its flags, its YAML keys and its Python parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, UseAppendAction, arg
+
+from ..errors import DataError
+
+if TYPE_CHECKING:
+    from ..select import Select
+    from ..tasks import Task
+
+BUILT_IN_TEXT = Path(__file__).parent.parent / "data" / "paragraphs.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command found: values for ``--json``, and what a person reads (texts and ``rich`` tables)."""
+
+    data: dict[str, Any]
+    shown: Sequence[Any] = ()
+
+
+@dataclass(kw_only=True)
+class Command:
+    """Base of all commands: :meth:`run` does the work and prints nothing but progress."""
+
+    config: Path | None = None
+    """YAML file whose keys are the flags of this command; flags given here win over it."""
+    json: bool = False
+    """Print the result as JSON and nothing else."""
+    quiet: bool = False
+    """Print neither progress nor the result."""
+
+    @property
+    def progress(self) -> bool:
+        """Whether to show progress bars."""
+        return not (self.quiet or self.json)
+
+    def run(self) -> Outcome:
+        """Do what the command says."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class OnModel(Command):
+    """A command about one model."""
+
+    model: Positional[Annotated[str, arg(metavar="MODEL")]]
+    """Hub name, local folder, or built-in name (attrim ls models)."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    device: str = "cpu"
+    """Where the model runs, such as cpu or cuda."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number type of the weights and of the computation."""
+    local_files_only: bool = False
+    """Never use the network."""
+    trust_remote_code: bool = False
+    """Allow model code from the hub to run on this machine."""
+    select_roles: tuple[str, ...] = ()
+    """Only sites with these roles (encoder, decoder, cross, ...)."""
+    select_layers: tuple[int, ...] = ()
+    """Only these layers; negative numbers count from the end."""
+    select_heads: tuple[str, ...] = ()
+    """Only these heads: 3 at every site, 5/11 for head 11 of layer 5, 0-3 for a range."""
+    select_names: tuple[str, ...] = ()
+    """Only sites whose name matches one of these patterns."""
+
+    def load_model(self, kind: str = "auto") -> Any:
+        """Load the model in evaluation mode."""
+        from ..loading import load_model
+
+        return load_model(
+            self.model,
+            kind,
+            revision=self.revision,
+            device=self.device,
+            dtype=self.dtype,
+            local_files_only=self.local_files_only,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def load_tokenizer(self) -> Any:
+        """Load the tokenizer of the model."""
+        from ..loading import load_tokenizer
+
+        return load_tokenizer(
+            self.model,
+            revision=self.revision,
+            local_files_only=self.local_files_only,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def select(self) -> Select:
+        """The heads that the ``select_`` fields choose."""
+        from ..edits import parse_edit
+        from ..select import Select
+
+        # Heads are written here as in the text of an edit, so the reader of edits reads them.
+        heads = parse_edit(f"uniform:heads={'+'.join(self.select_heads)}").select.heads if self.select_heads else None
+        return Select(
+            roles=self.select_roles or None,
+            layers=self.select_layers or None,
+            heads=heads,
+            names=self.select_names or None,
+        )
+
+
+@dataclass(kw_only=True)
+class OnData(OnModel):
+    """A command about one model and some data."""
+
+    task: str
+    """Name of the task (attrim ls tasks)."""
+    data: str | None = None
+    """File or folder to read; built-in is the text that attrim ships (SQuAD format); default: the hub."""
+    option: UseAppendAction[tuple[str, ...]] = ()
+    """Further option of the task as name=value (repeatable)."""
+    limit: int | None = None
+    """Use this many examples."""
+    seed: int = 123
+    """Chooses the examples and resamples."""
+    max_length: int = 256
+    """Cut texts to this many tokens."""
+    batch_size: int = 16
+    """Examples a forward pass."""
+    output: Path | None = None
+    """Folder to write results and figures to."""
+
+    def load_task(self) -> Task:
+        """Build the task with its options."""
+        from ..tasks import load_task
+
+        options: dict[str, Any] = {"seed": self.seed, "max_length": self.max_length, "batch_size": self.batch_size}
+        if self.limit is not None:
+            options["limit"] = self.limit
+        data = str(BUILT_IN_TEXT) if self.data == "built-in" else self.data
+        return load_task(self.task, **{"data": data, **options, **self._further_options()})
+
+    def _further_options(self) -> dict[str, Any]:
+        import yaml
+
+        further: dict[str, Any] = {}
+        for text in self.option:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise DataError(f"The option {text!r} has no value; write --option {name}=VALUE.")
+            further[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        return further

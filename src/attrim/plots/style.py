@@ -1,0 +1,84 @@
+"""One look for all figures: column widths, fonts, colours that colour-blind readers can tell apart, and saving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec
+
+import matplotlib
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from ..errors import ArtefactError
+
+COLUMN, PAGE = 3.4, 7.0  # inches: one column and the full width of a two-column page
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
+GREY = "#6b6b6b"
+HEAT = "cividis"
+SETTINGS = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.4,
+    "grid.color": "#dddddd",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "attrim",
+    "figure.constrained_layout.use": True,
+}
+
+Parameters = ParamSpec("Parameters")
+
+
+@contextmanager
+def paper() -> Iterator[None]:
+    """Draw with the style of this package, and leave the settings of the caller as they were."""
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def styled(draw: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
+    """Decorate a function that draws a figure so that it draws in this style."""
+
+    @wraps(draw)
+    def drawn(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Figure:
+        with paper():
+            return draw(*arguments, **keywords)
+
+    return drawn
+
+
+def shades(count: int) -> list[str]:
+    """Colours for an ordered series (layers): light to dark would vanish on white, so the lightest part is left out."""
+    return [matplotlib.colors.to_hex(colormaps["viridis"](place)) for place in np.linspace(0.0, 0.85, max(count, 1))]
+
+
+def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write a figure once for each format and return the paths; ``path`` has no suffix."""
+    path = Path(path)
+    written = [path.parent / f"{path.name}.{suffix}" for suffix in formats]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with paper():
+            for target in written:
+                # A date inside the file would make equal figures differ.
+                figure.savefig(target, dpi=250, metadata={"Date": None} if target.suffix == ".svg" else None)
+    except OSError as error:
+        raise ArtefactError(
+            f"The figure {path} could not be written ({error.strerror}); choose another folder."
+        ) from error
+    return written

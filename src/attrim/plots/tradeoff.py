@@ -1,0 +1,75 @@
+"""What an edit costs: the score of the edited model against the share of weights that it zeroes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .style import COLOURS, COLUMN, GREY, styled
+
+MARKERS = "osD^vP"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting: its label, the zero share of the attention weights, the score and the ends of its interval."""
+
+    label: str
+    sparsity: float
+    score: float
+    low: float | None = None
+    high: float | None = None
+
+
+@styled
+def score_against_sparsity(
+    series: Mapping[str, Sequence[Point]],
+    controls: Sequence[Point] = (),
+    unedited: float | None = None,
+    score_label: str = "score (%)",
+    annotate: bool = True,
+) -> Figure:
+    """Draw score against sparsity: a line for each series, a marker for each control.
+
+    Parameters
+    ----------
+    series : name to points, such as all bars of one kind of threshold.
+    controls : settings that show what the score is worth (attention off, uniform, random drop).
+    unedited : the score of the unedited model, drawn as a horizontal line.
+    annotate : write the label of every point of a series beside it.
+    """
+    figure = Figure(figsize=(COLUMN, 2.9))
+    axes = figure.subplots()
+    if unedited is not None:
+        axes.axhline(unedited, color=GREY, linestyle="--", linewidth=0.8, label="unedited")
+    for (name, points), colour in zip(series.items(), COLOURS * (1 + len(series) // len(COLOURS)), strict=False):
+        points = sorted(points, key=lambda point: point.sparsity)
+        _interval(axes, points, colour, "o")
+        axes.plot([p.sparsity for p in points], [p.score for p in points], color=colour, marker="o", label=name)
+        for point in points if annotate else ():
+            # Below and to the left of the point, where neither the falling line nor the interval runs.
+            where = (point.sparsity, point.score)
+            axes.annotate(point.label, where, (-4, -8), textcoords="offset points", ha="right", fontsize=6)
+    for index, point in enumerate(controls):
+        marker = MARKERS[1 + index % (len(MARKERS) - 1)]
+        _interval(axes, [point], GREY, marker)
+        axes.plot(point.sparsity, point.score, linestyle="", marker=marker, color=GREY, label=point.label)
+    axes.set_xlabel("zero share of attention weights")
+    axes.set_ylabel(score_label)
+    axes.set_xlim(-0.04, 1.04)
+    axes.margins(y=0.12)
+    figure.legend(loc="outside lower center", ncols=2, handlelength=1.4)
+    return figure
+
+
+def _interval(axes: Axes, points: Sequence[Point], colour: str, marker: str) -> None:
+    """Draw the intervals of the points that have one."""
+    for point in points:
+        if point.low is not None and point.high is not None:
+            below, above = max(0.0, point.score - point.low), max(0.0, point.high - point.score)
+            axes.errorbar(
+                point.sparsity, point.score, [[below], [above]], color=colour, capsize=1.5, linewidth=0.7, zorder=1
+            )
