@@ -185,9 +185,9 @@ def test_a_site_that_did_not_fire_is_named() -> None:
     animal = BY_NAME["clip"]
     model, inputs = animal.build(), batch(animal)
     text = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
-    with pytest.raises(SiteError, match=r"2 chosen sites did not fire.*vision_model\.encoder\.layers\.0"):
-        with edit(model, Scale(0.5)):
-            model.get_text_features(**text)
+    missing = r"2 chosen sites did not fire.*vision_model\.encoder\.layers\.0"
+    with pytest.raises(SiteError, match=missing), edit(model, Scale(0.5)):
+        model.get_text_features(**text)
     with edit(model, Scale(0.5), select=Select(roles="text")):
         model.get_text_features(**text)
     with edit(model, Scale(0.5), strict=False):
