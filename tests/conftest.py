@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
 
 # Before torch is imported: two workers with two spinning threads each would fight for two cores.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -10,11 +14,6 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
-
-from pathlib import Path
-
-import pytest
-from hypothesis import settings
 
 # Shared machines are slow at times; a property must not fail for that.
 settings.register_profile("attrim", deadline=None, max_examples=50, derandomize=True)

@@ -24,7 +24,7 @@ class Evaluate(OnData):
     """Evaluate a model on a task, unedited and once for every --edit, with the change and its interval."""
 
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """One row of the table (repeatable): threshold:0.001, or several edits in order: 'threshold:0.001 then gate:0.5'."""
+    """One row of the table (repeatable): threshold:0.001, or several in order: 'threshold:0.001 then gate:0.5'."""
 
     def run(self) -> Outcome:
         """Load everything, evaluate every setting, and keep them in a run folder when ``output`` is given."""
@@ -62,13 +62,11 @@ class Evaluate(OnData):
         }
 
 
-CAPTION = (
-    "Change: against the unedited model, with its 95 % paired bootstrap interval. Zeros: share of attention weights."
-)
+CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
 
 
 def parse_settings(texts: Sequence[str], select: Select | None = None) -> dict[str, list[Edit]]:
-    """Read every text as a list of edits (joined by ``then``); ``select`` is for edits that select nothing themselves."""
+    """Read every text as edits joined by ``then``; ``select`` is for those that select nothing themselves."""
     from ..edits import parse_edit
     from ..select import Select
 

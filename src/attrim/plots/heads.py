@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from .style import COLOURS, HEAT, PAGE, styled
 
@@ -38,7 +37,6 @@ def head_map(values: Any, sites: Sequence[Site], label: str, limits: tuple[float
     cell = min(0.42, (PAGE - 1.2) / (values.shape[1] * len(roles)))
     size = (min(PAGE, max(2.4, cell * values.shape[1] * len(roles) + 1.4)), max(1.6, 0.8 * cell * deepest + 0.8))
     figure = Figure(figsize=size)
-    image: AxesImage | None = None
     for axes, role in zip(figure.subplots(1, len(roles), squeeze=False)[0], roles, strict=True):
         part = values[rows[role]]
         image = axes.imshow(part, cmap=HEAT, vmin=low, vmax=high, aspect="auto")
@@ -96,7 +94,7 @@ def head_histograms(histogram: Histogram, floor: float = 1e-8, bins_per_decade: 
         if head == 0:
             axes.set_ylabel(str(histogram.sites[row].layer), rotation=0, va="center", labelpad=6, fontsize=6)
     figure.supxlabel(
-        "attention weight (one column a head, one row a layer; each panel scaled to its own peak)", fontsize=7
+        "attention weight (a column for each head, a row for each layer, each with its own scale)", fontsize=7
     )
     return figure
 

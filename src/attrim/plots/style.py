@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -19,7 +19,7 @@ COLUMN, PAGE = 3.4, 7.0  # inches: one column and the full width of a two-column
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
 GREY = "#6b6b6b"
 HEAT = "cividis"
-SETTINGS = {
+SETTINGS: Any = {
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,
@@ -79,6 +79,6 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg
                 figure.savefig(target, dpi=250, metadata={"Date": None} if target.suffix == ".svg" else None)
     except OSError as error:
         raise ArtefactError(
-            f"The figure {path} could not be written ({error.strerror}); choose another folder."
+            f"The figure {path} cannot be written ({error.strerror}); choose another folder."
         ) from error
     return written
