@@ -92,6 +92,7 @@ class Select:
             depth[site.role] = max(depth.get(site.role, 0), site.layer + 1)
         chosen = {site: heads for site in sites if (heads := self._heads(site, depth[site.role]))}
         self._check(sites, chosen)
+        self._check_pairs(chosen)
         return chosen
 
     def _heads(self, site: Site, depth: int) -> tuple[int, ...]:
@@ -115,6 +116,17 @@ class Select:
             f"{self} matches no head: the model has {len(sites)} sites with roles {', '.join(roles) or 'none'}; "
             "list them with 'attrim sites MODEL' or attrim.sites(model)."
         )
+
+    def _check_pairs(self, chosen: dict[Site, tuple[int, ...]]) -> None:
+        """A head that is named by its layer or site must be there: an order may come from another model."""
+        for where, head in self.heads or ():  # type: ignore[union-attr]
+            if where is not None and not any(
+                where in (site.layer, site.name) and (head in heads or head + site.heads in heads)
+                for site, heads in chosen.items()
+            ):
+                raise SelectionError(
+                    f"There is no such head as {head} of {where!r} among the chosen sites; is the order of another model?"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """The fields that are set, as JSON values."""
