@@ -125,7 +125,7 @@ class Select:
                 for site, heads in chosen.items()
             ):
                 raise SelectionError(
-                    f"There is no such head as {head} of {where!r} among the chosen sites; is the order of another model?"
+                    f"There is no head {head} of {where!r} among the chosen sites; is the order of another model?"
                 )
 
     def to_json(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Map:
     root_reference: weakref.ReferenceType[nn.Module]
     sites: list[Site]
     events: dict[int, list[Site | None]]
+    modules: frozenset[int]
     softmax_modules: set[int]
     fused_layers: set[int]
     configs: list[Any]
@@ -179,7 +180,8 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
             "softmax over keys that multiplies values; if it does on other inputs, pass example=."
         )
     towers = len({is_vision(names.get(id(event.module), "")) for event in reached}) == 2
-    two_stacks = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    config = getattr(model, "config", None)
+    two_stacks = bool(getattr(config, "is_encoder_decoder", False))
     sites: list[Site] = []
     calls: dict[int, list[Site | None]] = {}
     layers: dict[str, int] = {}
@@ -191,7 +193,8 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
             continue
         call = sum(site is not None for site in mine)
         name = names.get(identity, "") + (f"#{call}" if call else "")
-        cross = event.queries != event.keys
+        # A single stack may pool its keys (CvT, SegFormer); only two sequences make cross-attention.
+        cross = event.queries != event.keys and (two_stacks or config is None)
         role = role_of(name, row, cross=cross, causal=event.causal, towers=towers, two_stacks=two_stacks)
         layer = layers.get(role, 0)
         layers[role] = layer + 1
@@ -200,4 +203,5 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
         sites.append(site)
     softmax = {id(event.module) for event in events if event.route == "softmax"}
     fused = {id(module) for module in model.modules() if isinstance(module, _FUSED_LAYERS)}
-    return Map(weakref.ref(model), sites, calls, softmax, fused, configs, row)
+    modules = frozenset(id(module) for module in model.modules())
+    return Map(weakref.ref(model), sites, calls, modules, softmax, fused, configs, row)

@@ -58,20 +58,27 @@ def _tokens(config: Any, length: int) -> torch.Tensor | None:
     size = getattr(text, "vocab_size", None) or getattr(text, "src_vocab_size", None)
     if not isinstance(size, int):
         return None
-    special = {getattr(text, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos")}
+    special = {token for kind in ("pad", "bos", "eos") for token in _numbers(getattr(text, f"{kind}_token_id", None))}
     ordinary = [token for token in range(min(size, 4 * length)) if token not in special]
     tokens = (ordinary * length)[:length]
-    end = getattr(text, "eos_token_id", None)
-    if isinstance(end, int) and 0 <= end < size:
-        tokens[-1] = end  # some models pool the end token and others require one
+    ends = [token for token in _numbers(getattr(text, "eos_token_id", None)) if 0 <= token < size]
+    if ends:
+        tokens[-1] = ends[0]  # some models pool the end token and others require one
     return torch.tensor([tokens])
+
+
+def _numbers(value: Any) -> list[int]:
+    """A token id of a configuration, which may be missing or a list, as a list."""
+    return [value] if isinstance(value, int) else list(value or ())
 
 
 def _image(config: Any) -> torch.Tensor | None:
     vision = _part(config, "vision_config")
     size = getattr(vision, "image_size", None)
     if size is None:
-        return None
+        if not hasattr(vision, "num_channels"):
+            return None
+        size = 64  # convolutional stems take any size
     height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
     channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
     return torch.randn(1, channels, height, width)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ..call import Call
+from ..errors import SiteError
 from ..moments import Plan
 from ..select import Site
 from .calls import Stream, make_call
@@ -41,6 +42,17 @@ class Session:
         """A new forward pass of the whole model begins: every module's next call is its first."""
         self._counts.clear()
 
+    def knows(self, module: nn.Module) -> bool:
+        """Whether the module is one of this model's; an error when the dry run did not see its attention."""
+        if id(module) not in self.map.modules:
+            return False
+        if id(module) not in self.map.events:
+            raise SiteError(
+                f"A {type(module).__name__} attends here, but it did not in the dry run, so it would be left out in "
+                "silence; pass example= with an input that reaches all of the model."
+            )
+        return True
+
     def next_site(self, module: nn.Module) -> Site | None:
         """The site of the module's next attention call; None when that call is no attention over keys."""
         events = self.map.events[id(module)]
@@ -56,7 +68,7 @@ class Firing:
     """One attention call that is about to happen: its site and the joined plans of all active sessions."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.sessions = [session for session in active.get() if id(module) in session.map.events]
+        self.sessions = [session for session in active.get() if session.knows(module)]
         self.site: Site | None = None
         self.plan = Plan()
         self.fast = True
