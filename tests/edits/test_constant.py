@@ -7,25 +7,18 @@ import torch
 from torch import Tensor
 
 from attrim.call import Call
+from attrim.edits import parse_edit
 from attrim.edits.constant import Constant, constant
-from attrim.errors import ParameterError, SelectionError, ShapeError, SiteError
+from attrim.errors import ArtefactError, ParameterError, SelectionError, ShapeError, SiteError
 from attrim.moments import Plan
 from attrim.select import Select, Site
+from attrim.stats.histogram import Histogram
+from attrim.stats.mean import Mean
+from attrim.stats.store import save_stats
 
 # The average of oracle O1, and the matrix of O2c, of spec/papa.md.
 O1 = torch.tensor([[0.55, 0.35, 0.2, 0], [0.15, 0.8, 0.1, 0], [0.25, 0.25, 0.5, 0], [0, 0, 0, 0]])
 O2C = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25], [0, 0, 1, 0]])
-
-
-class Averages:
-    """Stands in for the Mean stat."""
-
-    def __init__(self, matrices: dict[Site, Tensor]) -> None:
-        self._matrices = {site.name: matrix for site, matrix in matrices.items()}
-        self.sites = list(matrices)
-
-    def matrix(self, site: str) -> Tensor:
-        return self._matrices[site]
 
 
 def apply(matrix: Tensor, real: list[int]) -> Tensor:
@@ -78,13 +71,30 @@ def test_sources_of_the_matrix_agree() -> None:
     weights = torch.rand(2, 3, 4, 4)
     matrix = torch.rand(3, 4, 4)
     expected = Constant(matrix).apply(weights)
-    site = Site("plain", "encoder", 0, 3)
-    averages = Averages({site: matrix, Site("other", "encoder", 1, 3): torch.rand(3, 9, 9)})
     assert torch.equal(Constant({"plain": matrix}).apply(weights), expected)
-    edit = Constant(averages)
-    assert torch.equal(edit.apply(weights), expected)
-    averages._matrices["plain"] = torch.zeros(3, 4, 4)
-    assert torch.equal(edit.apply(weights), expected), "the edit follows the stat after it was made"
+    mean = Mean()
+    mean.update(matrix[None])
+    mean.update(torch.rand(1, 3, 9, 9), site=Site("other", "encoder", 1, 3))
+    edit = Constant(mean)
+    torch.testing.assert_close(edit.apply(weights), expected)
+    mean.update(torch.rand(1, 3, 4, 4))
+    torch.testing.assert_close(edit.apply(weights), expected)  # the stat went on counting, the edit did not change
+
+
+def test_averages_from_a_folder(tmp_path) -> None:
+    """Oracle O1 and O2b of spec/papa.md, from the texts to a file to the edit."""
+    mean = Mean()
+    first = [[0.5, 0.3, 0.2, 0], [0.1, 0.8, 0.1, 0], [0.25, 0.25, 0.5, 0], [0.4, 0.3, 0.3, 0]]
+    second = [[0.6, 0.4, 0, 0], [0.2, 0.8, 0, 0], [0.5, 0.5, 0, 0], [0.7, 0.3, 0, 0]]
+    mean.update(torch.tensor([[first], [second]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))
+    edit = parse_edit(f"constant:{save_stats([mean], tmp_path)},heads=0")
+    after = edit.apply(torch.rand(1, 1, 3, 3), torch.tensor([[1, 1, 0]]))[0, 0]
+    expected = torch.tensor([[0.611111, 0.388889, 0], [0.157895, 0.842105, 0], [0, 0, 0]])
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
+    with pytest.raises(ArtefactError, match="no average attention"):
+        parse_edit(f"constant:{save_stats([Histogram()], tmp_path)}")
+    with pytest.raises(ArtefactError, match="no saved stats"):
+        parse_edit(f"constant:{tmp_path / 'nowhere'}")
 
 
 def test_heads_is_short_for_select() -> None:
@@ -151,5 +161,8 @@ def test_what_does_not_fit_is_refused() -> None:
         Constant(torch.rand(1, 4, 4), outside="crop")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="must be a tensor"):
         Constant({"plain": [1, 2]})  # type: ignore[dict-item]
+    unmeasured = torch.stack([torch.rand(4, 4), torch.rand(4, 4), torch.zeros(4, 4)])
+    with pytest.raises(SelectionError, match="head 2 of site 'plain' is all zero"):
+        Constant(unmeasured, heads=[1, 2]).apply(weights)
     with pytest.raises(ParameterError, match="no tensors to train"):
-        Constant(Averages({}), train_constants=True)
+        Constant(Mean(), train_constants=True)

@@ -49,7 +49,7 @@ def test_saving_again_replaces_and_leaves_nothing_behind(saved) -> None:
     assert len(list(saved.iterdir())) == 2
 
 
-@pytest.mark.parametrize("failing", ["save_file", "_digest", "_replace"])
+@pytest.mark.parametrize("failing", ["replace_tensors", "_digest", "replace_file"])
 def test_a_failed_save_keeps_the_old_edits(saved, monkeypatch, failing: str) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -59,7 +59,8 @@ def test_a_failed_save_keeps_the_old_edits(saved, monkeypatch, failing: str) -> 
         save_edits(Gate(torch.zeros(3)), saved)
     monkeypatch.undo()
     assert load_edits(saved)[0] == Threshold(0.1)
-    assert not list(saved.glob("*.tmp"))
+    save_edits(Threshold(0.2), saved)
+    assert [path.name for path in saved.iterdir()] == ["edits.json"]
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path) -> None:

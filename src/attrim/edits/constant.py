@@ -77,7 +77,8 @@ class Constant(Edit):
                     "A stat has no tensors to train; give a dict of tensors with train_constants=True."
                 )
             # A copy, so that the edit does not change when the stat goes on counting.
-            given = {name: given.matrix(name) for name in (getattr(site, "name", site) for site in given.sites)}
+            names = [getattr(site, "name", site) for site in given.sites]
+            given = {name: given.matrix(name).float() for name in names}
             object.__setattr__(self, "matrix", given)
         check_matrices(given, "matrix", boolean=False)
 
@@ -87,10 +88,22 @@ class Constant(Edit):
         if not self.train_constants:
             matrix = matrix.detach()
         matrix = matrix.to(weights.device, precise(matrix.dtype))
+        _require_filled(matrix, call)
         if self.outside == "error":
             require_covered((matrix.shape[1], matrix.shape[2]), call)
         cells = gather(matrix, call.query_slots(), call.key_slots())
         return constant(cells, call.valid).to(weights.dtype).expand_as(weights)
+
+
+def _require_filled(matrix: Tensor, call: Call) -> None:
+    """Refuse a matrix ``[H|1, N, M]`` of nothing but zeros: that head was not measured."""
+    filled = matrix.flatten(1).any(1)
+    if not bool(filled.all()):
+        head = call.heads[int(filled.long().argmin())]
+        raise SelectionError(
+            f"The matrix of head {head} of site {call.site.name!r} is all zero, as if it was not measured; leave the "
+            "head out with heads=..., measure it, or switch it off with Gate(0)."
+        )
 
 
 def constant(cells: Tensor, valid: Tensor) -> Tensor:

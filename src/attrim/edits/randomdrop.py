@@ -14,6 +14,8 @@ from .base import Edit, register
 from .rows import allowed_keys, normalise_rows
 
 WORD = 2**32
+# The second factor is 0xD35A2D97 modulo 2**32, negative so that products of 32-bit numbers fit into int64.
+ROUNDS = ((16, 0x21F0AAAD), (15, 0xD35A2D97 - WORD))
 
 
 @register("random-drop")
@@ -50,7 +52,7 @@ def random_drop(
 ) -> Tensor:
     """Zero a random share of the weights ``[B, H, Q, K]``; without ``call`` every cell is allowed."""
     call = call or Call.plain(weights)
-    drop = noise(seed, call) < share * WORD
+    drop = noise(seed, call) < round(share * WORD)
     kept = weights.masked_fill(drop | ~call.allowed, 0.0)
     return normalise_rows(kept) if renormalize else kept
 
@@ -67,9 +69,11 @@ def noise(seed: int, call: Call) -> Tensor:
 
 
 def _mix(words: Tensor) -> Tensor:
-    """Scramble whole numbers to 32 bits, each to another one (multiply and shift, as in common integer hashes)."""
-    words = words % WORD
-    for _ in range(2):
-        # The factor has 27 bits, so the product stays within int64.
-        words = ((words >> 16) ^ words) * 0x45D9F3B % WORD
-    return (words >> 16) ^ words
+    """Scramble whole numbers to 32 bits, each to another one (a shift and multiply hash of 32-bit integers)."""
+    words = words & (WORD - 1)
+    shifted = torch.empty_like(words)  # memory for one more copy, taken once: it is what costs time here
+    for shift, factor in ROUNDS:
+        torch.bitwise_right_shift(words, shift, out=shifted)
+        words.bitwise_xor_(shifted).mul_(factor).bitwise_and_(WORD - 1)
+    torch.bitwise_right_shift(words, 15, out=shifted)
+    return words.bitwise_xor_(shifted)

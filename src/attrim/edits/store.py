@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from ..atomic import replace_file, replace_tensors
 from ..errors import ArtefactError, AttrimError
 from ..select import Select
 from .base import EDITS, Edit
@@ -40,7 +39,7 @@ def save_edits(edits: Edit | Iterable[Edit], folder: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if tensors:
             index["digest"], index["tensors"] = _write_tensors(tensors, folder)
-        _replace(folder / INDEX, json.dumps(index, indent=1, allow_nan=False).encode())
+        replace_file(folder / INDEX, json.dumps(index, indent=1, allow_nan=False).encode())
         for stale in folder.glob("edits-*.safetensors"):
             if stale.name != index["tensors"]:
                 stale.unlink()
@@ -97,7 +96,7 @@ def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
     """A field's value as JSON; tensors go to ``tensors`` and leave their key behind."""
     if isinstance(value, Tensor):
         # A copy of its own: safetensors refuses tensors that share memory.
-        tensors[key] = value.detach().cpu().contiguous().clone()
+        tensors[key] = value.detach().clone()
         return {"tensor": key}
     if isinstance(value, Mapping):
         return {"mapping": {name: _encode(item, f"{key}.{name}", tensors) for name, item in value.items()}}
@@ -118,17 +117,10 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def _write_tensors(tensors: dict[str, Tensor], folder: Path) -> tuple[str, str]:
     """Write the tensors and return the file's digest and name."""
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    os.close(handle)
-    try:
-        save_file(tensors, temporary)
-        digest = _digest(Path(temporary))
-        name = f"edits-{digest[:16]}.safetensors"
-        os.replace(temporary, folder / name)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return digest, name
+    part = folder / "edits-new.safetensors"
+    replace_tensors(part, tensors)
+    digest = _digest(part)
+    return digest, part.replace(folder / f"edits-{digest[:16]}.safetensors").name
 
 
 def _read_tensors(folder: Path, index: dict[str, Any]) -> dict[str, Tensor]:
@@ -148,17 +140,3 @@ def _read_tensors(folder: Path, index: dict[str, Any]) -> dict[str, Tensor]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it into place."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -87,15 +87,15 @@ def threshold(
     -----
     The bar is rounded to the dtype of the weights, so that a weight equal to it falls in every dtype.
     """
-    weights, allowed = _structural(weights, allowed)
+    allowed = _allowed(weights, allowed)
     if bar == 0:
-        return normalise_rows(weights) if renormalize else weights
+        return _kept(weights, allowed, renormalize)
     level = torch.tensor(bar, dtype=precise(weights.dtype), device=weights.device)
     if relative_to == "uniform":
         level = level / allowed_keys(allowed).clamp_min(1)
     elif relative_to == "row-maximum":
-        level = level * weights.detach().amax(-1, keepdim=True)
-    return _kept(weights, weights > level.to(weights.dtype), renormalize)
+        level = level * weights.detach().masked_fill(~allowed, 0.0).amax(-1, keepdim=True)
+    return _kept(weights, (weights > level.to(weights.dtype)) & allowed, renormalize)
 
 
 def keep_top(weights: Tensor, top: int | float, allowed: Tensor | None = None, renormalize: bool = False) -> Tensor:
@@ -104,28 +104,27 @@ def keep_top(weights: Tensor, top: int | float, allowed: Tensor | None = None, r
     Among equal weights the earlier key stays, so exactly that many do.
     """
     _check_top(top)
-    weights, allowed = _structural(weights, allowed)
+    allowed = _allowed(weights, allowed)
     # 0.1 * 30 is 3.0000000000000004: without the small step back the share would round up to 4 keys.
     count = torch.ceil(allowed_keys(allowed) * float(top) - 1e-9) if isinstance(top, float) else top
     _, order = _ranked(weights, allowed)
-    return _kept(weights, _unranked(torch.arange(weights.shape[-1], device=weights.device) < count, order), renormalize)
+    large = _unranked(torch.arange(weights.shape[-1], device=weights.device) < count, order)
+    return _kept(weights, large & allowed, renormalize)
 
 
 def keep_mass(weights: Tensor, mass: float, allowed: Tensor | None = None, renormalize: bool = False) -> Tensor:
     """Keep the fewest of each row's largest weights whose sum reaches ``mass`` (all of a row that never reaches it)."""
-    weights, allowed = _structural(weights, allowed)
+    allowed = _allowed(weights, allowed)
     ranked, order = _ranked(weights, allowed)
     ranked = ranked.to(precise(weights.dtype)).clamp_min(0)
     before = ranked.cumsum(-1).roll(1, -1)
     before[..., 0] = 0
-    return _kept(weights, _unranked(before < mass, order), renormalize)
+    return _kept(weights, _unranked(before < mass, order) & allowed, renormalize)
 
 
-def _structural(weights: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The weights with zeros on forbidden cells, and what is allowed."""
-    if allowed is None:
-        return weights, torch.ones(weights.shape[-1], dtype=torch.bool, device=weights.device)
-    return weights.masked_fill(~allowed, 0.0), allowed
+def _allowed(weights: Tensor, allowed: Tensor | None) -> Tensor:
+    """What is allowed: by default every key."""
+    return torch.ones(weights.shape[-1], dtype=torch.bool, device=weights.device) if allowed is None else allowed
 
 
 def _ranked(weights: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,7 +138,7 @@ def _unranked(flags: Tensor, order: Tensor) -> Tensor:
 
 
 def _kept(weights: Tensor, keep: Tensor, renormalize: bool) -> Tensor:
-    kept = weights.masked_fill(~keep, 0.0)
+    kept = torch.where(keep, weights, 0.0)
     return normalise_rows(kept) if renormalize else kept
 
 
