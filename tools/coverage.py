@@ -39,7 +39,7 @@ DEPTH = {
     "num_blocks": 2, "num_attention_layers": 2, "num_transformer_layers": 2,
     "vocab_size": 96, "src_vocab_size": 96, "tgt_vocab_size": 96, "type_vocab_size": 2, "max_position_embeddings": 64,
     "n_positions": 64, "image_size": 32, "num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2,
-    "num_experts_per_tok": 1, "moe_num_experts": 2,
+    "num_experts_per_tok": 1, "moe_num_experts": 2, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
 LAYERS = {name: size for name, size in DEPTH.items() if "layer" in name or "block" in name}
 WIDTH = {
