@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,55 +15,19 @@ from torch import Tensor, nn
 from .call import Call
 from .edits.base import Edit
 from .errors import DataError
-from .intervals import Interval, mcnemar, paired_bootstrap
+from .intervals import mcnemar, paired_bootstrap
 from .loading import check_fit, longest_input
+from .results import Result as Result
 from .runs import Run
+from .select import Site
 from .sites.context import attach
+from .sites.discover import find_sites
 from .stats.base import Stat
 from .tasks.base import Array, Task
+from .tasks.batching import with_decoder
 from .tasks.replay import Replay
 
 UNEDITED = "unedited"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one evaluation gave.
-
-    Attributes
-    ----------
-    metrics : the task's metrics in per cent; the first one is the headline.
-    zero_share : exact-zero share of the valid attention cells, after the edits.
-    columns : per-example predictions, what the metrics are computed from.
-    outputs : the model's raw answers ``[N, ...]``, for comparing later results with this one.
-    labels : ``[N]``, NaN where unknown.
-    changes : each metric minus that of the unedited model, with its paired bootstrap interval.
-    distances : how far the outputs are from those of the unedited model.
-    p_value : McNemar's test against the unedited model, where answers are right or wrong.
-    seconds : time for the forward passes.
-    """
-
-    metrics: dict[str, float]
-    zero_share: float
-    columns: dict[str, Array] = field(repr=False)
-    outputs: Array = field(repr=False)
-    labels: Array = field(repr=False)
-    changes: dict[str, Interval] = field(default_factory=dict)
-    distances: dict[str, float] = field(default_factory=dict)
-    p_value: float | None = None
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the per-example arrays, as JSON values."""
-        return {
-            "metrics": self.metrics,
-            "zero_share": self.zero_share,
-            "changes": {name: change.to_json() for name, change in self.changes.items()},
-            "distances": self.distances,
-            "p_value": self.p_value,
-            "examples": len(next(iter(self.columns.values()))),
-            "seconds": self.seconds,
-        }
 
 
 class ZeroCount(Stat):
@@ -98,7 +62,7 @@ def evaluate(
     edits : applied in order; none evaluates the model as it is.
     baseline : the result of the unedited model on the same task; computed here when it is needed and not given.
     resamples, level : of the paired bootstrap interval.
-    example : arguments of one forward pass, for models that attrim cannot make an input for.
+    example : arguments of one forward pass, to find the model's attention with; by default the task's first text.
 
     Examples
     --------
@@ -124,6 +88,7 @@ def evaluate_settings(
     resamples: int = 2000,
     level: float = 0.95,
     example: Any = None,
+    announce: Callable[[str], None] | None = None,
 ) -> dict[str, Result]:
     """Evaluate several edit settings on the same tokenised examples, the unedited model first.
 
@@ -131,6 +96,7 @@ def evaluate_settings(
     ----------
     settings : a name for each group of edits; ``"unedited"`` is added.
     run : keeps every setting as soon as it is done; settings that it already has are read, not repeated.
+    announce : called with the name of each setting before it is evaluated, for progress bars.
 
     Returns
     -------
@@ -144,27 +110,32 @@ def evaluate_settings(
     task.check(model)
     longest = longest_input(model, tokenizer)
     batches = Replay(lambda: task.batches(tokenizer, longest))
+    found: list[Site] = []
     results: dict[str, Result] = {} if baseline is None else {UNEDITED: baseline}
     for name, edits in {UNEDITED: (), **settings}.items():
         if name in results:
             continue
-        result = _load(run, name) if run is not None else None
+        result = Result.load(run, name) if run is not None else None
         if result is None:
-            result = _run(model, task, batches, edits, name, example)
+            if announce is not None:
+                announce(name)
+            if not found:
+                found = find_sites(model, _first_text(model, batches) if example is None else example)
+            result = _run(model, task, batches, edits, name)
             if name != UNEDITED:
                 result = _compare(task, result, results[UNEDITED], resamples, level)
             if run is not None:
-                _store(run, name, result)
+                result.store(run, name)
         results[name] = result
     return results
 
 
-def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], name: str, example: Any) -> Result:
+def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], name: str) -> Result:
     """One pass over the batches with the edits switched on."""
-    device = next(model.parameters()).device
+    device = _device(model)
     zeros, started = ZeroCount(), time.perf_counter()
     parts: list[tuple[Array, Array, Array]] = []
-    with _evaluation_mode(model), attach(model, edits=edits, stats=[zeros], example=example):
+    with _evaluation_mode(model), attach(model, edits=edits, stats=[zeros]):
         for batch in batches:
             inputs = {key: tensor.to(device) for key, tensor in batch.inputs.items()}
             parts.append((batch.index, task.run(model, inputs).float().cpu().numpy(), batch.labels))
@@ -194,30 +165,14 @@ def _compare(task: Task, result: Result, unedited: Result, resamples: int, level
     return replace(result, changes=changes, distances=distances, p_value=p_value)
 
 
-def _store(run: Run, name: str, result: Result) -> None:
-    fields = result.to_json()
-    metrics = {**result.metrics, "zero_share": result.zero_share, **result.distances}
-    # The outputs come first: a setting that the database knows is then always complete.
-    run.save_arrays(name, {"outputs": torch.from_numpy(result.outputs), "labels": torch.from_numpy(result.labels)})
-    run.store(name, metrics, result.columns, fields)
+def _first_text(model: nn.Module, batches: Replay) -> dict[str, Tensor]:
+    """The first text of the task, as arguments of a forward pass."""
+    one = {key: tensor[:1].to(_device(model)) for key, tensor in batches.first().inputs.items()}
+    return with_decoder(one, getattr(model, "config", None))
 
 
-def _load(run: Run, name: str) -> Result | None:
-    fields = run.fields(name)
-    if fields is None:
-        return None
-    arrays = run.load_arrays(name)
-    return Result(
-        metrics=fields["metrics"],
-        zero_share=fields["zero_share"],
-        columns=run.predictions(name),
-        outputs=arrays["outputs"].numpy(),
-        labels=arrays["labels"].numpy(),
-        changes={metric: Interval(**values) for metric, values in fields["changes"].items()},
-        distances=fields["distances"],
-        p_value=fields["p_value"],
-        seconds=fields["seconds"],
-    )
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 @contextmanager

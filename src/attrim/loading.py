@@ -84,6 +84,9 @@ def load_tokenizer(
     with one_sentence(f"The tokenizer of {str(name)!r} could not be loaded"), _quiet():
         source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+    # Without tokenizer files, transformers makes an empty tokenizer that knows nothing but special tokens.
+    if len(tokenizer) - len(tokenizer.all_special_tokens) <= 2:
+        raise ArtefactError(f"{str(name)!r} holds no tokenizer; load it from the model that this one was made from.")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer

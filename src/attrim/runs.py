@@ -11,34 +11,15 @@ import importlib.metadata
 import json
 import platform
 import re
-import sqlite3
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .atomic import replace_file, replace_tensors, storage
 from .errors import ArtefactError
+from .tables import Tables
 
-DATABASE = "results.sqlite"
 _PACKAGES = ("attrim", "torch", "transformers", "datasets", "numpy", "safetensors")
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS settings (
-    name TEXT PRIMARY KEY, place INTEGER NOT NULL, stored REAL NOT NULL, fields TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS metrics (
-    setting TEXT NOT NULL REFERENCES settings(name) ON DELETE CASCADE, metric TEXT NOT NULL, value REAL,
-    PRIMARY KEY (setting, metric)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS predictions (
-    setting TEXT NOT NULL REFERENCES settings(name) ON DELETE CASCADE, name TEXT NOT NULL, example INTEGER NOT NULL,
-    value, PRIMARY KEY (setting, name, example)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -46,19 +27,16 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(_dump(config).encode()).hexdigest()
 
 
-class Run:
+class Run(Tables):
     """One run folder: ``config.json``, ``versions.json``, ``results.sqlite`` and ``arrays/*.safetensors``.
 
     Use :meth:`open` (or :meth:`read` for looking only), best in a ``with`` statement.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.config = config
         self.key = config_hash(config)
-        self._database: sqlite3.Connection | None = None
-        with storage(self.folder):
-            self._connection().executescript(_SCHEMA)
 
     @classmethod
     def open(cls, where: str | Path, config: Mapping[str, Any], name: str = "run") -> Run:
@@ -109,55 +87,6 @@ class Run:
             ) from error
         return cls(folder, config)
 
-    def store(
-        self,
-        setting: str,
-        metrics: Mapping[str, float],
-        predictions: Mapping[str, NDArray[Any]] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Keep the results of one setting, all or nothing; what it held before is replaced.
-
-        Parameters
-        ----------
-        predictions : columns ``[N]`` of numbers, one value an example.
-        fields : anything else as JSON values.
-        """
-        with storage(self.folder), self._connection() as database:
-            place = database.execute("SELECT coalesce(max(place), -1) + 1 FROM settings").fetchone()[0]
-            database.execute("DELETE FROM settings WHERE name = ?", (setting,))
-            row = (setting, place, time.time(), _dump(fields or {}))
-            database.execute("INSERT INTO settings VALUES (?, ?, ?, ?)", row)
-            rows: Iterable[tuple[Any, ...]] = ((setting, metric, float(value)) for metric, value in metrics.items())
-            database.executemany("INSERT INTO metrics VALUES (?, ?, ?)", rows)
-            for name, column in (predictions or {}).items():
-                rows = ((setting, name, number, value) for number, value in enumerate(np.asarray(column).tolist()))
-                database.executemany("INSERT INTO predictions VALUES (?, ?, ?, ?)", rows)
-
-    def settings(self) -> list[str]:
-        """The names of the stored settings, in the order they were stored."""
-        return [row[0] for row in self._query("SELECT name FROM settings ORDER BY place")]
-
-    def fields(self, setting: str) -> dict[str, Any] | None:
-        """The fields of a stored setting; None when it is not stored yet."""
-        rows = self._query("SELECT fields FROM settings WHERE name = ?", setting)
-        return json.loads(rows[0][0]) if rows else None
-
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """Every stored setting's metrics by name."""
-        table: dict[str, dict[str, float]] = {setting: {} for setting in self.settings()}
-        for setting, metric, value in self._query("SELECT setting, metric, value FROM metrics"):
-            table[setting][metric] = float("nan") if value is None else value
-        return table
-
-    def predictions(self, setting: str) -> dict[str, NDArray[Any]]:
-        """The per-example columns of a stored setting."""
-        columns: dict[str, list[float]] = {}
-        question = "SELECT name, value FROM predictions WHERE setting = ? ORDER BY name, example"
-        for name, value in self._query(question, setting):
-            columns.setdefault(name, []).append(float("nan") if value is None else value)
-        return {name: np.array(values) for name, values in columns.items()}
-
     def save_arrays(self, name: str, tensors: Mapping[str, Any]) -> Path:
         """Write named tensors to ``arrays/NAME.safetensors``."""
         path = self._array_path(name)
@@ -179,38 +108,11 @@ class Run:
                 f"{path} is missing or damaged ({error}); remove the run's folder to repeat it."
             ) from error
 
-    @property
-    def finished(self) -> bool:
-        """Whether :meth:`finish` was called."""
-        return bool(self._query("SELECT 1 FROM state WHERE key = 'finished'"))
-
-    def finish(self) -> None:
-        """Mark the run as complete."""
-        with storage(self.folder), self._connection() as database:
-            database.execute("INSERT OR REPLACE INTO state VALUES ('finished', ?)", (str(time.time()),))
-
-    def close(self) -> None:
-        """Close the database; every result is already on disk."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._database is None:
-            self._database = sqlite3.connect(self.folder / DATABASE, timeout=60)
-            self._database.execute("PRAGMA foreign_keys = ON")
-            self._database.execute("PRAGMA synchronous = FULL")
-        return self._database
-
-    def _query(self, question: str, *values: Any) -> list[tuple[Any, ...]]:
-        with storage(self.folder):
-            return self._connection().execute(question, values).fetchall()
 
     def _array_path(self, name: str) -> Path:
         # A tidy name alone could be the same for two settings.

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from ..errors import DataError
 from ..intervals import Columns, Metric
-from ..loading import longest_input
+from ..loading import load_model, longest_input
 from ..registry import Registry
+from ..tiny import TINY
 from .batching import Batch, Example, make_batches, sample, with_decoder
 
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
@@ -72,6 +73,17 @@ class Task:
 
     def check(self, model: nn.Module) -> None:
         """Raise an error when the model cannot do this task."""
+
+    @property
+    def num_labels(self) -> int | None:
+        """How many outputs the model's head has; None when the task does not say."""
+        return None
+
+    def load_model(self, name: str, **options: Any) -> Any:
+        """Load a model with the head that the task needs (:func:`attrim.loading.load_model`)."""
+        if name in TINY or options.get("new_head"):
+            options.setdefault("num_labels", self.num_labels)
+        return load_model(name, self.kind, **options)
 
     def examples(self) -> Iterator[Example]:
         """Yield the chosen examples; never none."""

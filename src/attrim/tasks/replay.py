@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 
 from .batching import Batch
@@ -24,17 +24,33 @@ class Replay:
         self._room = budget
         self._kept: list[Batch] = []
         self._complete = False
+        self._rest: Iterator[Batch] | None = None
 
-    def __iter__(self) -> Iterator[Batch]:
-        done = len(self._kept)
-        yield from self._kept[:done]
+    def first(self) -> Batch:
+        """Return the first batch; nothing is made twice for it."""
+        stream = iter(self)
+        batch = next(stream)
+        stream.close()
+        return batch
+
+    def __iter__(self) -> Generator[Batch]:
+        done = 0
+        while done < len(self._kept):
+            yield self._kept[done]
+            done += 1
         if self._complete:
             return
-        for batch in islice(self._source(), done, None):
-            size = sum(tensor.nbytes for tensor in batch.inputs.values())
-            if done == len(self._kept) and size <= self._room:
-                self._room -= size
-                self._kept.append(batch)
-            done += 1
-            yield batch
-        self._complete = done == len(self._kept)
+        stream = self._rest or islice(self._source(), done, None)
+        self._rest = None
+        try:
+            for batch in stream:
+                size = sum(tensor.nbytes for tensor in batch.inputs.values())
+                if done == len(self._kept) and size <= self._room:
+                    self._room -= size
+                    self._kept.append(batch)
+                done += 1
+                yield batch
+            self._complete = done == len(self._kept)
+        finally:
+            if done == len(self._kept):
+                self._rest = stream  # whoever comes next goes on from here

@@ -1,0 +1,122 @@
+"""Batches: nothing lost, order restored, little padding, bounded memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attrim.errors import DataError
+from attrim.tasks import batching
+from attrim.tasks.batching import Example, make_batches, sample, with_decoder
+from attrim.tasks.replay import Replay
+from attrim.tiny import tiny_config, tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+
+
+@given(
+    st.lists(st.text(min_size=0, max_size=12), min_size=1, max_size=40),
+    st.integers(1, 7),
+    st.integers(1, 3),
+)
+def test_every_text_comes_back_in_its_place(texts, batch_size, window):
+    """Undoing the index gives the tokens of every text, whatever the batch size and the window."""
+    before, batching.WINDOW = batching.WINDOW, window
+    try:
+        batches = list(make_batches((Example((text,), i) for i, text in enumerate(texts)), TOKENIZER, batch_size, 64))
+    finally:
+        batching.WINDOW = before
+    found = {}
+    for batch in batches:
+        rows = zip(batch.index, batch.inputs["input_ids"], batch.inputs["attention_mask"], batch.labels, strict=True)
+        for index, tokens, mask, label in rows:
+            assert index == label
+            found[int(index)] = tokens[mask.bool()].tolist()
+    assert [found[i] for i in range(len(texts))] == [TOKENIZER(text)["input_ids"] for text in texts]
+
+
+def test_sorting_saves_padding_and_cutting_keeps_the_limit():
+    texts = ["a" * (1 + 37 * i % 50) for i in range(64)]
+    batches = list(make_batches((Example((text,)) for text in texts), TOKENIZER, 8, 40))
+    assert max(batch.inputs["input_ids"].shape[1] for batch in batches) == 40
+    padding = sum(int((batch.inputs["attention_mask"] == 0).sum()) for batch in batches)
+    in_order = sum(
+        8 * max(lengths) - sum(lengths)
+        for start in range(0, 64, 8)
+        for lengths in [[min(40, len(text) + 2) for text in texts[start : start + 8]]]
+    )
+    assert padding < in_order / 4
+    assert all(np.isnan(batch.labels).all() for batch in batches)
+
+
+def test_reads_no_further_than_a_window():
+    """Batches of an endless stream come, so memory does not depend on the length of the data."""
+
+    def endless():
+        while True:
+            yield Example(("text",))
+
+    stream = make_batches(endless(), TOKENIZER, 2, 16)
+    assert [next(stream).index.tolist() for _ in range(70)][-1] == [138, 139]
+
+
+def test_pairs_are_two_segments():
+    batch = next(make_batches([Example(("ab", "c"))], TOKENIZER, 1, 16))
+    assert TOKENIZER.decode(batch.inputs["input_ids"][0]) == "[CLS]ab[SEP]c[SEP]"
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 5))
+def test_sample_is_a_seeded_subset_in_order(size, limit, seed):
+    chosen = list(sample(range(size), limit, seed))
+    assert len(chosen) == min(size, limit)
+    assert chosen == sorted(set(chosen))
+    assert chosen == list(sample(iter(range(size)), limit, seed))
+
+
+def test_sample_is_uniform_and_none_takes_the_first():
+    counts = np.zeros(10)
+    for seed in range(2000):
+        counts[list(sample(range(10), 3, seed))] += 1
+    assert np.abs(counts / 2000 - 0.3).max() < 0.05
+    assert list(sample(range(10), 3, None)) == [0, 1, 2]
+    assert list(sample(range(4), None, 1)) == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="at least 1"):
+        list(sample(range(4), 0, 1))
+
+
+@pytest.mark.parametrize("budget", [0, 1500, 10**9])
+def test_replay_repeats_the_same_batches(budget):
+    """The batches are the same on every pass, and the source is read again only for what did not fit."""
+    made = []
+
+    def source():
+        for batch in make_batches((Example(("x" * i,)) for i in range(20)), TOKENIZER, 4, 32):
+            made.append(batch)
+            yield batch
+
+    replay = Replay(source, budget)
+    assert replay.first().index.tolist() == [19, 18, 17, 16]
+    first, second = list(replay), list(replay)
+    assert len(first) == 5
+    for one, two in zip(first, second, strict=True):
+        assert torch.equal(one.inputs["input_ids"], two.inputs["input_ids"])
+        assert one.index.tolist() == two.index.tolist()
+    assert len(made) == {0: 11, 1500: 10, 10**9: 5}[budget]
+
+
+def test_decoder_input_is_the_shifted_text():
+    inputs = dict(TOKENIZER(["ab"], return_tensors="pt"))
+    config = tiny_config("tiny-t5")
+    shifted = with_decoder(inputs, config)["decoder_input_ids"][0]
+    assert shifted.tolist() == [config.decoder_start_token_id, *inputs["input_ids"][0, :-1].tolist()]
+    assert with_decoder(inputs, tiny_config("tiny-bert")) is inputs
+
+
+def test_a_tokenizer_without_padding_is_refused():
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = None
+    with pytest.raises(DataError, match="no padding token"):
+        next(make_batches([Example(("a",))], tokenizer, 1, 8))
