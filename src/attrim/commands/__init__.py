@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from .base import Command, Outcome
+from .demo import Demo
 from .evaluate import Evaluate
 from .ls import Ls
+from .measure import Measure
 from .sites import Sites
 
-COMMANDS: dict[str, type[Command]] = {"ls": Ls, "sites": Sites, "evaluate": Evaluate}
+COMMANDS: dict[str, type[Command]] = {
+    "demo": Demo,
+    "ls": Ls,
+    "sites": Sites,
+    "measure": Measure,
+    "evaluate": Evaluate,
+}
 
-__all__ = ["COMMANDS", "Command", "Evaluate", "Ls", "Outcome", "Sites"]
+__all__ = ["COMMANDS", "Command", "Demo", "Evaluate", "Ls", "Measure", "Outcome", "Sites"]

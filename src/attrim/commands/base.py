@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from ..errors import DataError
+from ..errors import ParameterError, UnknownName
 
 if TYPE_CHECKING:
     from ..select import Select
@@ -39,8 +41,8 @@ class Command:
 
     @property
     def progress(self) -> bool:
-        """Whether to show progress bars."""
-        return not (self.quiet or self.json)
+        """Whether to show progress bars: only to a person who looks at them."""
+        return sys.stderr.isatty() and not (self.quiet or self.json)
 
     def run(self) -> Outcome:
         """Do what the command says."""
@@ -135,21 +137,28 @@ class OnData(OnModel):
 
     def load_task(self) -> Task:
         """Build the task with its options."""
-        from ..tasks import load_task
+        from ..tasks import TASKS, load_task
 
         options: dict[str, Any] = {"seed": self.seed, "max_length": self.max_length, "batch_size": self.batch_size}
         if self.limit is not None:
             options["limit"] = self.limit
-        data = str(BUILT_IN_TEXT) if self.data == "built-in" else self.data
-        return load_task(self.task, **{"data": data, **options, **self._further_options()})
+        options["data"] = str(BUILT_IN_TEXT) if self.data == "built-in" else self.data
+        options |= named_values(self.option, f"task {self.task}", TASKS[self.task])
+        return load_task(self.task, **options)
 
-    def _further_options(self) -> dict[str, Any]:
-        import yaml
 
-        further: dict[str, Any] = {}
-        for text in self.option:
-            name, equals, value = text.partition("=")
-            if not equals:
-                raise DataError(f"The option {text!r} has no value; write --option {name}=VALUE.")
-            further[name.strip().replace("-", "_")] = yaml.safe_load(value)
-        return further
+def named_values(texts: Iterable[str], owner: str, kind: Any) -> dict[str, Any]:
+    """Read ``name=value`` texts; the names must be parameters of ``kind``, which ``owner`` names in errors."""
+    import yaml
+
+    known = [name for name in inspect.signature(kind).parameters if name != "select"]
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise ParameterError(f"The option {text!r} of the {owner} has no value; write {name}=VALUE.")
+        if name not in known:
+            raise UnknownName(f"option of the {owner}", name, known)
+        values[name] = yaml.safe_load(value)
+    return values

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tyro.conf import UseAppendAction
@@ -14,8 +16,6 @@ from .base import OnData, Outcome
 if TYPE_CHECKING:
     from ..edits import Edit
     from ..evaluate import Result
-    from ..runs import Run
-    from ..select import Select
     from ..tasks import Task
 
 
@@ -29,6 +29,8 @@ class Evaluate(OnData):
     def run(self) -> Outcome:
         """Load everything, evaluate every setting, and keep them in a run folder when ``output`` is given."""
         from ..runs import Run
+        from ..studies.settings import evaluate_each, parse_settings
+        from .tables import CAPTION, results_table
 
         settings = parse_settings(self.edit, self.select())
         task = self.load_task()
@@ -50,80 +52,28 @@ class Evaluate(OnData):
         return Outcome(data, [results_table(results, title), CAPTION, *notes])
 
     def _identity(self, task: Task, settings: Mapping[str, Sequence[Edit]]) -> dict[str, Any]:
-        """Everything that the results depend on."""
+        """Everything that the results depend on but the settings, so that a run can get more of them later."""
         return {
             "model": self.model,
             "revision": self.revision,
             "dtype": self.dtype,
             "task": task.options(),
             "data": task.fingerprint(),
-            "edits": list(settings),
             "select": self.select().to_json(),
+            "tensors": {name: digest for name, edits in settings.items() if (digest := tensors_digest(edits))},
         }
 
 
-CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
+def tensors_digest(edits: Sequence[Edit]) -> str | None:
+    """A hash of the tensors that edits hold, such as averages read from a folder; None when they hold none."""
+    from ..edits import save_edits
 
-
-def parse_settings(texts: Sequence[str], select: Select | None = None) -> dict[str, list[Edit]]:
-    """Read every text as edits joined by ``then``; ``select`` is for those that select nothing themselves."""
-    from ..edits import parse_edit
-    from ..select import Select
-
-    settings: dict[str, list[Edit]] = {}
-    for text in texts:
-        edits = [parse_edit(part) for part in text.split(" then ")]
-        settings[text] = [
-            dataclasses.replace(edit, select=select) if select is not None and edit.select == Select() else edit
-            for edit in edits
-        ]
-    return settings
-
-
-def evaluate_each(
-    model: Any,
-    task: Task,
-    tokenizer: Any,
-    settings: Mapping[str, Sequence[Edit]],
-    run: Run | None = None,
-    progress: bool = False,
-) -> dict[str, Result]:
-    """Evaluate the unedited model and every setting, with a bar that advances by settings."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from ..evaluate import UNEDITED, evaluate_settings
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
-        work = bar.add_task("evaluating unedited", total=1 + len(settings))
-        results = evaluate_settings(model, task, tokenizer, {}, run=run)
-        for name, edits in settings.items():
-            bar.update(work, advance=1, description=f"evaluating {name}")
-            unedited = results[UNEDITED]
-            results |= evaluate_settings(model, task, tokenizer, {name: edits}, baseline=unedited, run=run)
-    return results
+    with TemporaryDirectory() as folder:
+        save_edits(edits, folder)
+        files = sorted(Path(folder).glob("*.safetensors"))
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else None
 
 
 def count(results: Mapping[str, Result]) -> int:
     """The number of examples behind the metrics."""
     return int(next(iter(results.values())).to_json()["examples"])
-
-
-def results_table(results: Mapping[str, Result], title: str) -> Any:
-    """A table with one row for each setting."""
-    from rich.table import Table
-
-    first, *others = next(iter(results.values())).metrics
-    distances = list(dict.fromkeys(name for result in results.values() for name in result.distances))
-    table = Table("setting", "zeros", first, "change", *others, *distances, title=title)
-    for name, result in results.items():
-        table.add_row(
-            name,
-            f"{100 * result.zero_share:.1f} %",
-            f"{result.metrics[first]:.2f}",
-            str(result.changes[first]) if first in result.changes else "",
-            *(f"{result.metrics[other]:.2f}" for other in others),
-            *(f"{result.distances[key]:.4f}" if key in result.distances else "" for key in distances),
-        )
-    return table

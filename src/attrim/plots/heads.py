@@ -82,7 +82,7 @@ def head_histograms(histogram: Histogram, floor: float = 1e-8, bins_per_decade: 
     figure = Figure(figsize=(PAGE, min(9.0, 0.45 * sites + 0.7)))
     grid = figure.subplots(sites, heads, sharex=True, squeeze=False)
     for (row, head), axes in np.ndenumerate(grid):
-        if head >= histogram.sites[row].heads:
+        if not counts[row, head].any():  # the site has fewer heads, or this one was not watched
             axes.set_axis_off()
             continue
         axes.stairs(counts[row, head], edges, fill=True, color=COLOURS[0])

@@ -49,10 +49,8 @@ def score_against_sparsity(
         points = sorted(points, key=lambda point: point.sparsity)
         _interval(axes, points, colour, "o")
         axes.plot([p.sparsity for p in points], [p.score for p in points], color=colour, marker="o", label=name)
-        for point in points if annotate else ():
-            # Below and to the left of the point, where neither the falling line nor the interval runs.
-            where = (point.sparsity, point.score)
-            axes.annotate(point.label, where, (-4, -8), textcoords="offset points", ha="right", fontsize=6)
+        if annotate:
+            _annotate(axes, points)
     for index, point in enumerate(controls):
         marker = MARKERS[1 + index % (len(MARKERS) - 1)]
         _interval(axes, [point], GREY, marker)
@@ -73,3 +71,13 @@ def _interval(axes: Axes, points: Sequence[Point], colour: str, marker: str) -> 
             axes.errorbar(
                 point.sparsity, point.score, [[below], [above]], color=colour, capsize=1.5, linewidth=0.7, zorder=1
             )
+
+
+def _annotate(axes: Axes, points: Sequence[Point]) -> None:
+    """Write labels beyond the intervals: above where the line rises or stays, below where it falls."""
+    for number, point in enumerate(points):
+        falls = number > 0 and point.score < points[number - 1].score - 2
+        end = point.low if falls else point.high
+        place = (point.sparsity, point.score if end is None else end)
+        offset, side = ((0, -3), "top") if falls else ((0, 2), "bottom")
+        axes.annotate(point.label, place, offset, textcoords="offset points", ha="center", va=side, fontsize=6)

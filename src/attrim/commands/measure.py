@@ -1,0 +1,135 @@
+"""``attrim measure``: statistics of a model's attention over a data set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyro.conf import UseAppendAction
+
+from ..errors import DataError
+from .base import OnData, Outcome, named_values
+
+if TYPE_CHECKING:
+    from ..measure import Stats
+    from ..stats import Stat
+    from ..tasks import Task
+
+
+@dataclass(kw_only=True)
+class Measure(OnData):
+    """Gather statistics of a model's attention in one pass over a data set, in bounded memory."""
+
+    task: str = "text"
+    """Name of the task that gives the texts (attrim ls tasks)."""
+    text: tuple[str, ...] = ()
+    """Texts to measure, written out here instead of read from a file."""
+    stats: tuple[str, ...] = ("histogram", "moments")
+    """Names of the stats (attrim ls stats), with options as in histogram:rows=true."""
+    edit: UseAppendAction[tuple[str, ...]] = ()
+    """Edit that is switched on while measuring (repeatable; applied in order)."""
+
+    def run(self) -> Outcome:
+        """Load everything, measure, and write stats and figures when ``output`` is given."""
+        from ..edits import parse_edit
+        from ..measure import measure
+
+        edits = [parse_edit(text) for text in self.edit]
+        watching = [parse_stat(text) for text in self.stats]
+        task = self.load_task()
+        model, tokenizer = self.load_model(task.kind), self.load_tokenizer()
+        stats = measure(model, task.feed(model, tokenizer), watching, self.select(), self.progress, edits)
+        notes, written = [], []
+        if self.output is not None:
+            stats.save(self.output)
+            written = [str(path) for path in draw(stats, self.output / "figures")]
+            notes = [
+                "",
+                f"Stats and figures are in {self.output}:",
+                *(path for path in written if path.endswith("png")),
+            ]
+        data = {"model": self.model, "stats": summary(stats), "output": str(self.output or ""), "figures": written}
+        return Outcome(data, [*tables(stats, self.model), *notes])
+
+    def load_task(self) -> Task:
+        """The task, or the texts that were given instead of one."""
+        if not self.text:
+            return super().load_task()
+        if self.data is not None:
+            raise DataError("Both --text and --data say what to measure; give one of them.")
+        from .given import Given
+
+        return Given(texts=self.text, max_length=self.max_length, batch_size=self.batch_size)
+
+
+def parse_stat(text: str) -> Stat:
+    """The stat that a text such as ``histogram:rows=true`` describes."""
+    from ..stats.base import STATS
+
+    name, _, options = text.partition(":")
+    kind = STATS[name]
+    values = named_values([option for option in options.split(",") if option], f"stat {name}", kind)
+    return kind(**values)
+
+
+def summary(stats: Stats) -> dict[str, Any]:
+    """The numbers that are small enough to print: shares of small weights, and every moment of every head."""
+    from ..stats import Histogram, Moments
+    from .tables import shares
+
+    found: dict[str, Any] = {}
+    for name, stat in stats.items():
+        found[name] = {}
+        if isinstance(stat, (Histogram, Moments)):
+            found[name]["sites"] = [site.name for site in stat.sites]
+        if isinstance(stat, Histogram):
+            found[name] |= {"weights": int(stat.total.sum()), "share": shares(stat)}
+        if isinstance(stat, Moments):
+            found[name] |= {moment: numbers(getattr(stat, moment)()) for moment in MOMENTS}
+    return found
+
+
+MOMENTS = ("maximum", "minimum", "mean", "std", "entropy", "tokens_to_majority")
+
+
+def numbers(table: Any) -> list[list[float | None]]:
+    """A table ``[sites, heads]`` for JSON, which knows no NaN: heads that were not watched become null."""
+    return [[None if math.isnan(value) else value for value in row] for row in table.tolist()]
+
+
+def tables(stats: Stats, model: str) -> list[Any]:
+    """What a person wants to see of the stats; of those with no table it says how to keep them."""
+    from ..stats import Histogram, Moments
+    from .tables import heads_table, shares_table
+
+    shown: list[Any] = []
+    for name, stat in stats.items():
+        if isinstance(stat, Histogram):
+            shown.append(shares_table(stat, f"{model}: how small the attention weights are (share of weights)"))
+        elif isinstance(stat, Moments):
+            shown.append(heads_table(stat.entropy(), stat.sites, "Entropy of the rows (nats)", "{:.2f}"))
+            shown.append(heads_table(stat.tokens_to_majority(), stat.sites, "Tokens to majority", "{:.1f}"))
+        else:
+            shown.append(f"{name} has no table (--output FOLDER writes it to disk).")
+    return shown
+
+
+def draw(stats: Stats, folder: Path) -> list[Path]:
+    """Write the figures of every histogram."""
+    from ..plots import distribution, head_histograms, head_map, save
+    from ..stats import Histogram
+
+    written: list[Path] = []
+    for name, stat in stats.items():
+        if isinstance(stat, Histogram):
+            label = "share of weights ≤ 0.001"
+            figures = {
+                "distribution": distribution(stat),
+                "sparsity-of-heads": head_map(stat.sparsity(1e-3), stat.sites, label),
+                "histogram-of-heads": head_histograms(stat),
+            }
+            suffix = name.removeprefix("Histogram")
+            written += [path for title, figure in figures.items() for path in save(figure, folder / f"{title}{suffix}")]
+    return written
