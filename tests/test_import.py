@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import subprocess
 import sys
 
@@ -45,15 +44,12 @@ assert "torch" not in sys.modules
     assert "--stats" in run(code)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(("sites", "measure", "evaluate"))))
+# Each of these starts Python and imports torch, so there are no more orders than there are kinds of them.
+@pytest.mark.parametrize("order", [(), ("sites", "measure", "evaluate"), ("evaluate", "measure", "sites")])
 def test_functions_are_callable_in_any_import_order(order: tuple[str, ...]) -> None:
-    imports = "\n".join(f"import attrim.{name}" for name in order)
+    imports = "\n".join(f"import attrim.{name}" for name in order) or "import attrim"
     checks = "\n".join(f"assert callable(attrim.{name}), {name!r}" for name in FUNCTIONS)
     run(f"{imports}\n{checks}")
-
-
-def test_functions_are_callable_without_importing_their_modules() -> None:
-    run("import attrim\n" + "\n".join(f"assert callable(attrim.{name})" for name in FUNCTIONS))
 
 
 def test_a_function_imported_from_its_module_is_a_plain_function() -> None:

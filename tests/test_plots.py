@@ -1,0 +1,112 @@
+"""Figures: they show the numbers that they are given, in one style, as real image files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from attrim.errors import ArtefactError
+from attrim.plots import Point, distribution, head_histograms, head_map, save, score_against_sparsity
+from attrim.plots.style import PAGE, shades
+from attrim.select import Site
+from attrim.stats import Histogram
+
+
+def histogram_of(sites: int, heads: int, role: str = "encoder") -> Histogram:
+    histogram = Histogram()
+    for layer in range(sites):
+        weights = torch.softmax(3 * torch.randn(2, heads, 20, 20), -1)
+        histogram.update(weights, site=Site(f"layer.{layer}", role, layer, heads))
+    return histogram
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
+
+
+def test_distribution_draws_every_site_and_all_of_them() -> None:
+    histogram = histogram_of(3, 2)
+    left, right = distribution(histogram).axes
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["encoder 0", "encoder 1", "encoder 2", "all"]
+    curve = right.get_lines()[3]  # three sites, then all
+    place = np.argmin(np.abs(curve.get_xdata() - 1e-2))
+    assert curve.get_ydata()[place] == pytest.approx(float(histogram.sparsity(1e-2).mean()), abs=1e-9)
+    assert curve.get_ydata()[-1] == pytest.approx(1.0)
+    area = left.patches[3].get_data()
+    assert np.sum(area.values * np.diff(np.log10(area.edges))) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_many_sites_get_a_colour_bar_instead_of_a_legend() -> None:
+    figure = distribution(histogram_of(12, 1))
+    assert figure.axes[0].get_legend() is None
+    assert "encoder 11" in texts(figure)
+
+
+def test_head_map_writes_the_numbers_and_leaves_gaps() -> None:
+    sites = [Site("a", "encoder", 0, 3), Site("b", "encoder", 1, 2)]
+    figure = head_map([[0.25, 0.5, 1.0], [0.0, 0.125, float("nan")]], sites, "share")
+    shown = [text.get_text() for text in figure.axes[0].texts]
+    assert shown == [".25", ".50", "1", ".00", ".12"]
+    assert {"share", "layer", "head"} <= set(texts(figure))
+
+
+def test_head_map_has_a_panel_for_each_role() -> None:
+    sites = [Site(role, role, 0, 2) for role in ("encoder", "decoder", "cross")]
+    figure = head_map(np.zeros((3, 2)), sites, "share", limits=None)
+    assert [axes.get_title() for axes in figure.axes[:3]] == ["encoder", "decoder", "cross"]
+
+
+def test_head_histograms_counts_weights_below_the_floor() -> None:
+    histogram = Histogram()
+    weights = torch.full((1, 1, 1, 10), 1e-12)
+    weights[..., 0] = 0.5
+    histogram.update(weights, site=Site("a", "encoder", 0, 1))
+    (axes,) = head_histograms(histogram).axes
+    values = axes.patches[0].get_data().values
+    assert values[0] == pytest.approx(9)
+    assert values.sum() == pytest.approx(10)
+
+
+def test_score_against_sparsity_draws_points_and_controls() -> None:
+    points = [Point("0.1", 0.9, 80.0, 78.0, 82.0), Point("0.01", 0.5, 90.0)]
+    figure = score_against_sparsity({"threshold": points}, [Point("off", 1.0, 50.0)], 91.0)
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["threshold"].get_xdata()) == [0.5, 0.9]
+    assert list(lines["off"].get_ydata()) == [50.0]
+    assert list(lines["unedited"].get_ydata()) == [91.0, 91.0]
+
+
+def test_save_writes_readable_files_that_do_not_change(tmp_path: Path) -> None:
+    histogram = histogram_of(2, 2)
+    first = save(distribution(histogram), tmp_path / "deep" / "figure")
+    second = save(distribution(histogram), tmp_path / "again" / "figure")
+    assert [path.name for path in first] == ["figure.png", "figure.svg"]
+    pixels = matplotlib.image.imread(first[0])
+    assert pixels.shape[1] == int(PAGE * 250)
+    assert pixels[..., :3].std() > 0.01  # not blank
+    assert first[1].read_text().startswith("<?xml")
+    assert first[1].read_bytes() == second[1].read_bytes()
+
+
+def test_save_says_in_one_sentence_that_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtefactError, match="choose another folder"):
+        save(Figure(), tmp_path / "file" / "figure")
+
+
+def test_the_style_does_not_leak() -> None:
+    before = dict(matplotlib.rcParams)
+    score_against_sparsity({"threshold": [Point("0.1", 0.9, 80.0)]})
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_shades_are_distinct_and_visible_on_white() -> None:
+    colours = shades(12)
+    assert len(set(colours)) == 12
+    assert all(sum(matplotlib.colors.to_rgb(colour)) < 2.4 for colour in colours)
