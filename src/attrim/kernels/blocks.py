@@ -1,0 +1,86 @@
+"""Which cells of an attention call count, as one span of keys a query, and how to cut the call into small blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..call import Call
+
+CELLS = 1 << 21
+"""Cells a block may have: 8 MiB of float32 scores, which stay in the processor's cache until they are counted."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The allowed keys of every query: ``start <= key < stop``, the same for all heads.
+
+    Attributes
+    ----------
+    start, stop : int64 ``[B, Q]``; equal where a query may attend to nothing.
+    counted : bool ``[B, Q]``, the queries that stats count.
+    """
+
+    start: Tensor
+    stop: Tensor
+    counted: Tensor
+
+    @classmethod
+    def of(cls, call: Call, batch: int) -> Spans | None:
+        """The spans of a call; None where heads differ or the allowed keys of a query have gaps."""
+        if call.allowed.shape[1] != 1:
+            return None
+        allowed = call.allowed[:, 0]
+        size = allowed.sum(-1)
+        start = allowed.int().argmax(-1)
+        stop = allowed.shape[-1] - allowed.flip(-1).int().argmax(-1)
+        stop = torch.where(size > 0, stop, start)
+        if not torch.equal(stop - start, size):
+            return None
+        counted = (size > 0) & call.queries
+        return cls(start.expand(batch, -1), stop.expand(batch, -1), counted.expand(batch, -1))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a call: examples, heads and queries, and the keys that any of these queries may attend to."""
+
+    examples: slice
+    heads: slice
+    queries: slice
+    keys: slice
+    full: bool  # whether every query of the block may attend to all of these keys
+
+
+def blocks(spans: Spans, heads: int, cells: int = CELLS) -> Iterator[Block]:
+    """Cut a call into blocks of at most ``cells`` cells: several short examples, or a part of a long one."""
+    batch, queries = spans.start.shape
+    starts, stops = spans.start.tolist(), spans.stop.tolist()
+    example = 0
+    while example < batch:
+        keys = slice(min(starts[example]), max(stops[example]))
+        last = example + 1
+        while last < batch:
+            wider = slice(min(keys.start, *starts[last]), max(keys.stop, *stops[last]))
+            if (last + 1 - example) * heads * queries * (wider.stop - wider.start) > cells:
+                break
+            keys, last = wider, last + 1
+        yield from _cut(spans, slice(example, last), heads, keys, cells)
+        example = last
+
+
+def _cut(spans: Spans, examples: slice, heads: int, keys: slice, cells: int) -> Iterator[Block]:
+    """The blocks of some examples; heads are cut before queries, so that a head's sums stay in cache."""
+    batch, queries = examples.stop - examples.start, spans.start.shape[1]
+    width = max(keys.stop - keys.start, 1)
+    some_heads = min(heads, max(1, cells // (batch * queries * width)))
+    some_queries = min(queries, max(1, cells // (batch * some_heads * width)))
+    whole = (spans.start[examples] == keys.start) & (spans.stop[examples] == keys.stop)
+    for head in range(0, heads, some_heads):
+        for query in range(0, queries, some_queries):
+            rows = slice(query, min(query + some_queries, queries))
+            full = bool(whole[:, rows].all())
+            yield Block(examples, slice(head, min(head + some_heads, heads)), rows, keys, full)

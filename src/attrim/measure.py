@@ -1,0 +1,149 @@
+"""Measure a model's attention over a data set: one pass, in memory that does not grow with the data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import __version__
+from .edits.base import Edit
+from .errors import DataError, SiteError
+from .select import Select
+from .sites.context import attach
+from .sites.discover import find_sites
+from .stats.base import Stat
+from .stats.origin import Fingerprint, Origin
+from .stats.store import Stats
+
+__all__ = ["Stats", "measure"]
+
+LABELS = ("labels", "label", "label_ids", "start_positions", "end_positions", "next_sentence_label")
+"""What a batch may hold for training only; without it a model computes no loss."""
+
+
+def measure(
+    model: nn.Module,
+    batches: Iterable[Mapping[str, Any]],
+    stats: Stat | Sequence[Stat],
+    select: Select | None = None,
+    progress: bool = True,
+    edits: Sequence[Edit] = (),
+    device: torch.device | str | None = None,
+) -> Stats:
+    """Run the model once over the batches and let the stats watch its attention.
+
+    Parameters
+    ----------
+    model : any model; it is in evaluation mode meanwhile and comes back as it was.
+    batches : dicts of tensors, as a data loader gives them; labels in them are dropped.
+    stats : what to add up, for example ``[Histogram(), Mean()]``; stats that counted before go on counting.
+    select : the heads to watch (default: all).
+    progress : show a progress bar, with the time left where the batches have a length.
+    edits : change the attention first; the stats see what comes out.
+    device : where to run (default: where the model is); a model that is moved comes back too.
+
+    Examples
+    --------
+    >>> stats = attrim.measure(model, loader, [attrim.Histogram(), attrim.Mean()])
+    >>> stats["Histogram"].sparsity(1e-3)       # [sites, heads]
+    """
+    stats = [stats] if isinstance(stats, Stat) else list(stats)
+    if not stats:
+        raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
+    select = select or Select()
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if first is None:
+        raise DataError("There is nothing to measure on: the batches are empty.")
+    seen = Fingerprint()
+    with _prepared(model, device) as place:
+        _find_sites(model, _inputs(first, place))
+        with (
+            attach(model, edits=edits, stats=stats, select=select, fast=True),
+            torch.inference_mode(),
+            _bar(progress, len(batches) if isinstance(batches, Sized) else None) as advance,
+        ):
+            batch: Mapping[str, Any] | None = first
+            while batch is not None:
+                inputs = _inputs(batch, place)
+                seen += Fingerprint.of(inputs)
+                model(**inputs)
+                advance()
+                batch = next(iterator, None)
+    config = getattr(model, "config", None)
+    return Stats(
+        stats,
+        Origin(
+            model=getattr(config, "_name_or_path", "") or type(model).__name__,
+            revision=getattr(config, "_commit_hash", None) or "",
+            selection=select,
+            edits=tuple(str(edit) for edit in edits),
+            data=seen,
+            version=__version__,
+        ),
+    )
+
+
+def _inputs(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The batch on the device, without labels."""
+    if not isinstance(batch, Mapping):
+        raise DataError(f"A batch must be a dict of tensors, not {type(batch).__name__}; name the model's arguments.")
+    kept = {name: value for name, value in batch.items() if name not in LABELS}
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in kept.items()}
+
+
+def _find_sites(model: nn.Module, inputs: dict[str, Any]) -> None:
+    """Find the sites on the first example of the batch, which is cheap, or on all of it where one does not run alone."""
+    size = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.ndim), 1)
+    one = {
+        name: value[:1] if isinstance(value, Tensor) and value.ndim and len(value) == size else value
+        for name, value in inputs.items()
+    }
+    try:
+        find_sites(model, one)
+    except SiteError:
+        find_sites(model, inputs)
+
+
+@contextlib.contextmanager
+def _prepared(model: nn.Module, device: torch.device | str | None) -> Iterator[torch.device]:
+    """The model in evaluation mode on the device; afterwards every module is in the mode and place it was in."""
+    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    place = home if device is None else torch.device(device)
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        if place != home:
+            model.to(place)
+        yield place
+    finally:
+        for module in training:
+            module.training = True
+        if place != home:
+            model.to(home)
+
+
+@contextlib.contextmanager
+def _bar(show: bool, total: int | None) -> Iterator[Any]:
+    """A function to call after every batch, which moves a progress bar on."""
+    if not show:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("measuring", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,9 @@
+"""Stats: what attention does over a whole data set, in memory that does not grow with it."""
+
+from .base import STATS, Stat
+from .histogram import Histogram
+from .mean import Mean
+from .moments import Moments
+from .sample import Sample
+
+__all__ = ["STATS", "Histogram", "Mean", "Moments", "Sample", "Stat"]

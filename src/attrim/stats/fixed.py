@@ -1,0 +1,44 @@
+"""Fixed-point integers: sums that do not depend on the order in which they are taken."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FRACTION_BITS = 36
+"""Steps of 2^-36 (1.5e-11): far below what float32 weights resolve, and 2^27 ones still fit into 63 bits."""
+
+ONE = 1 << FRACTION_BITS
+
+_LOW_BITS = 32
+_LOW_MASK = (1 << _LOW_BITS) - 1
+
+
+def to_fixed(values: Tensor) -> Tensor:
+    """Values as int64 multiples of 2^-36, rounded half to even."""
+    return torch.round(values.double() * ONE).to(torch.int64)
+
+
+def from_fixed(totals: Tensor) -> Tensor:
+    """The inverse of :func:`to_fixed`, in float64."""
+    return totals.double() / ONE
+
+
+def add_wide(wide: Tensor, increments: Tensor) -> None:
+    """Add int64 ``[...]`` (not negative) to the wide integers ``[..., 2]`` (high and low 32-bit words) in place.
+
+    Wide integers hold sums over every cell of a large data set, which int64 fixed point could overflow.
+    """
+    wide[..., 1] += increments
+    normalise_wide(wide)
+
+
+def normalise_wide(wide: Tensor) -> None:
+    """Carry what does not fit into the low words, so that equal sums have equal words."""
+    wide[..., 0] += wide[..., 1] >> _LOW_BITS
+    wide[..., 1] &= _LOW_MASK
+
+
+def from_wide(wide: Tensor) -> Tensor:
+    """Wide fixed-point integers ``[..., 2]`` as float64 ``[...]``."""
+    return (wide[..., 0].double() * (1 << _LOW_BITS) + wide[..., 1].double()) / ONE
