@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,25 +29,16 @@ def replace_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    part = Path(name)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         write(part)
         with part.open("rb") as stream:
             os.fsync(stream.fileno())
-        part.chmod(0o666 & ~_umask())  # temporary files are private; results are not
         part.replace(path)
     except BaseException:
         with suppress(OSError):
             part.unlink()
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @contextmanager
