@@ -29,7 +29,7 @@ from attrim.sites.discover import make_example, map_of
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 SECONDS = 60
-LARGEST = 60_000_000
+LARGEST = 300_000_000
 
 # How many of everything a tiny model has: first the depth, then the width.
 DEPTH = {
@@ -66,6 +66,10 @@ def small(config: Any, sizes: dict[str, int]) -> dict[str, Any]:
             fields[name] = size
     if hasattr(config, "qk_rope_head_dim"):
         fields.pop("head_dim", None)  # follows from the parts, which keep their size
+        fields["num_key_value_heads"] = fields.get("num_attention_heads", config.num_attention_heads)
+    rope = getattr(config, "rope_parameters", None)
+    if isinstance(rope, dict) and "mrope_section" in rope and sizes.keys() >= WIDTH.keys():
+        fields["rope_parameters"] = rope | {"mrope_section": [1, 1, 2]}  # half of a head's size in three parts
     layers = fields.get("num_hidden_layers", getattr(config, "num_hidden_layers", None))
     for name in ("layer_types", "layers_block_type", "mlp_layer_types"):
         kinds = getattr(config, name, None)
@@ -146,9 +150,12 @@ def build(config_class: Any, model_class: Any) -> tuple[nn.Module, dict[str, Any
         try:
             config = make(config_class, sizes)
             if size_of(config, model_class) > LARGEST:
-                raise MemoryError("more than 60 million parameters even when small")
+                raise MemoryError("more than 300 million parameters even when small")
             torch.manual_seed(0)
             model = model_class(config).float().eval()
+            for parameter in model.parameters():  # some start at zero, where nothing shows
+                if parameter.ndim > 1:
+                    nn.init.normal_(parameter, std=0.1)
             return model, runnable(model)
         except TimeoutError:
             raise
@@ -189,7 +196,10 @@ def heads_of(found: list[Site], role: str) -> str:
 
 def tensors(result: Any) -> list[torch.Tensor]:
     """The tensors of a model's result."""
-    return [value for value in result.to_tuple() if isinstance(value, torch.Tensor)]
+    if isinstance(result, torch.Tensor):
+        return [result]
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else ()
+    return [tensor for part in parts for tensor in tensors(part)]
 
 
 def main(names: list[str]) -> None:

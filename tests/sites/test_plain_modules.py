@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from watching import Keep, SameScores, SameWeights, Scale, ScaleOutput
 
 from attrim.edits.uniform import Uniform
 from attrim.errors import SiteError
 from attrim.select import Select
 from attrim.sites.context import attach, edit
 from attrim.sites.discover import find_sites
+from watching import Keep, SameScores, SameWeights, Scale, ScaleOutput
 
 
 class Handmade(nn.Module):
@@ -191,3 +191,22 @@ def test_scores_that_do_not_show_the_heads_are_refused() -> None:
 
     with pytest.raises(SiteError, match="does not show 3 heads"):
         find_sites(Odd(), (torch.randn(2, 5, 4, 5),))
+
+
+def test_windows_between_heads_and_queries() -> None:
+    class Windows(nn.Module):
+        num_heads = 2
+
+        def forward(self, query: Tensor, value: Tensor) -> Tensor:  # [B, H, W, Q, D]
+            return torch.softmax(query @ query.transpose(-1, -2), -1) @ value
+
+    model, query, value = Windows(), torch.randn(2, 2, 3, 5, 4), torch.randn(2, 2, 3, 5, 4)
+    with torch.no_grad():
+        stock = model(query, value)
+        with attach(model, [SameWeights()], [keep := Keep()], example=(query, value)):
+            torch.testing.assert_close(model(query, value), stock)
+        with edit(model, Scale(0.0), select=Select(heads=1)):
+            half = model(query, value)
+    assert keep.tensors[""].shape == (6, 2, 5, 5)
+    torch.testing.assert_close(half[:, 0], stock[:, 0])
+    assert not half[:, 1].any()

@@ -14,7 +14,7 @@ from ..select import Site
 from . import install
 from .calls import allowed_in
 from .session import Firing, active
-from .softmax import SoftmaxMode, as_heads
+from .softmax import SoftmaxMode, as_before, as_heads
 
 
 def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -39,7 +39,7 @@ def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) 
         if firing.idle:
             return function(scores)
         current.append((firing, call))
-        return firing.plan.weights(heads, call, function).reshape(scores.shape)
+        return as_before(firing.plan.weights(heads, call, function), scores.shape)
 
     def product(output: Tensor) -> Tensor:
         if not current:
@@ -50,7 +50,7 @@ def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) 
         if output.shape[-2] != call.allowed.shape[-2]:
             raise SiteError(_no_output(call.site, f"laid out as {tuple(output.shape)}"))
         heads = as_heads(output, call.site.heads, call.site.name)
-        return firing.plan.output(heads, call).reshape(output.shape)
+        return as_before(firing.plan.output(heads, call), output.shape)
 
     follow = any(plan.touches("output") for session in sessions for plan in session.plans.values())
     with SoftmaxMode(attention, product if follow else None):

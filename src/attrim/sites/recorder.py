@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import interface
 from .calls import allowed_by, allowed_in
-from .softmax import PRODUCTS, SOFTMAX
+from .softmax import PRODUCTS, SOFTMAX, as_heads, shows_heads
 
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_attn_heads", "nhead", "heads")
 
@@ -96,10 +96,9 @@ class Recorder(TorchFunctionMode):
         heads = known or (scores.shape[-3] if scores.ndim > 3 else 1)
         if scores.ndim == 3 and scores.shape[0] % heads:
             heads = 1
-        fits = scores.ndim == 3 or scores.shape[-3] == heads
-        allowed = allowed_in(scores.reshape(-1, heads, *scores.shape[-2:])) if fits else None
-        event = _event(module, "softmax", heads, allowed) if allowed is not None else None
-        if event is None:
+        if shows_heads(scores.shape, heads):
+            event = _event(module, "softmax", heads, allowed_in(as_heads(scores, heads, "")))
+        else:
             event = Event(module, f"layout {tuple(scores.shape)}", heads, scores.shape[-2], scores.shape[-1], False)
         event.attention = False  # until a product consumes it
         self.events.append(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -146,14 +146,31 @@ def multi_head_attention(
     return output, weights if wanted else None
 
 
+def shows_heads(shape: Sequence[int], heads: int) -> bool:
+    """Whether a tensor of this shape has its heads where :func:`as_heads` looks for them."""
+    if len(shape) == 3:
+        return shape[0] % heads == 0
+    return heads in (shape[-3], shape[1])
+
+
 def as_heads(scores: Tensor, heads: int, name: str) -> Tensor:
-    """Scores laid out as ``[..., H, Q, K]``, ``[B*H, Q, K]`` or ``[B, Q, K]`` (one head), as ``[B, H, Q, K]``."""
-    queries, keys = scores.shape[-2:]
-    if scores.ndim == 3 and scores.shape[0] % heads == 0:
-        return scores.reshape(-1, heads, queries, keys)
-    if scores.ndim >= 4 and scores.shape[-3] == heads:
-        return scores.reshape(-1, heads, queries, keys)
+    """Scores of any known layout as ``[B, H, Q, K]``.
+
+    Known are ``[..., H, Q, K]``, ``[B, H, ..., Q, K]`` (windows), ``[B*H, Q, K]`` and ``[B, Q, K]`` (one head).
+    """
+    if shows_heads(scores.shape, heads):
+        if scores.ndim > 4 and scores.shape[-3] != heads:
+            scores = scores.movedim(1, -3)
+        return scores.reshape(-1, heads, *scores.shape[-2:])
     raise SiteError(
         f"The scores at {name} have the shape {tuple(scores.shape)}, which is no layout of {heads} heads that attrim "
         "knows; leave the site out with Select(names=...) or report the architecture."
     )
+
+
+def as_before(weights: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of :func:`as_heads`: ``[B, H, Q, K]`` in the layout that the scores had."""
+    heads = weights.shape[1]
+    if len(shape) > 4 and shape[-3] != heads:
+        return weights.reshape(shape[0], *shape[2:-2], heads, *shape[-2:]).movedim(-3, 1)
+    return weights.reshape(shape)

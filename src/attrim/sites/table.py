@@ -68,6 +68,7 @@ DEFAULT = Facts()
 
 # Words in a module's path that tell cross-attention from self-attention, in every architecture.
 _CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn$|src_attn", re.IGNORECASE)
+_ENCODER = re.compile(r"(^|\.)encoder\.", re.IGNORECASE)
 _DECODER = re.compile(r"(^|[._])decoder[._]", re.IGNORECASE)
 _VISION = re.compile(r"(^|[._])(vision|visual|image)", re.IGNORECASE)
 
@@ -90,7 +91,11 @@ def role_of(name: str, row: Facts, *, cross: bool, causal: bool, towers: bool, t
     known = row.role(name)
     if known is not None:
         return known
-    if cross or _CROSS.search(name):
+    if _CROSS.search(name):
+        return "cross"
+    if two_stacks and _ENCODER.search(name):
+        return "encoder"
+    if cross:
         return "cross"
     if towers and _VISION.search(name):
         return "vision"
