@@ -1,9 +1,9 @@
 """What measuring attention costs, against forward passes that measure nothing: ``python benchmarks/measure.py``.
 
-Rows: (a) the plain SDPA forward pass, (b) eager attention with ``output_attentions=True``, (c) the papers' way: (b) plus
-``numpy.histogram`` for every head, (d) attrim's ``Histogram`` and ``Mean`` for all heads in one pass. The rows take
-turns within every round, and the table shows the median over rounds of the ratio to (a), so that other load on the machine
-does not favour one. Peak memory is that of a process that does nothing else.
+Rows: (a) the plain SDPA forward pass, (b) eager attention with ``output_attentions=True``, (c) the papers' way: (b)
+plus ``numpy.histogram`` for every head, (d) attrim's ``Histogram`` and ``Mean`` for all heads in one pass. The rows
+take turns within every round, and the table shows the median over rounds of the ratio to (a), so that other load on
+the machine does not favour one. Peak memory is that of a process that does nothing else.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _inputs(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
 
 
 def _find_sites(model: nn.Module, inputs: dict[str, Any]) -> None:
-    """Find the sites on the first example of the batch, which is cheap, or on all of it where one does not run alone."""
+    """Find the sites on the first example of the batch, which is cheap; on all of it where one does not run."""
     size = next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.ndim), 1)
     one = {
         name: value[:1] if isinstance(value, Tensor) and value.ndim and len(value) == size else value

@@ -1,4 +1,4 @@
-"""Average attention: the basis of PAPA (Hassid et al. 2022, https://arxiv.org/abs/2211.03495) and of attention pruning."""
+"""Average attention, the basis of PAPA (Hassid et al. 2022, https://arxiv.org/abs/2211.03495) and attention pruning."""
 
 from __future__ import annotations
 

@@ -1,0 +1,205 @@
+"""The fused path against plain softmax attention and the stats' own reference."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from attrim.call import Call
+from attrim.errors import DataError
+from attrim.kernels import attend as fused
+from attrim.kernels import blocks as cutting
+from attrim.kernels import team
+from attrim.kernels.attend import attend
+from attrim.kernels.blocks import Block, Spans, blocks
+from attrim.kernels.feed import Feed, supports
+from attrim.stats import Histogram, Mean, Moments
+from attrim.stats.base import Stat
+
+HEADS = 4
+ALL = tuple(range(HEADS))
+
+
+def masks(queries: int = 9) -> dict[str, Tensor]:
+    """Allowed cells ``[B|1, 1, Q, K]`` of three examples, by the kind of the mask."""
+    slots = torch.arange(queries)
+    real = slots[None] < torch.tensor([queries, 2, 5])[:, None]
+    causal = slots[:, None] >= slots[None]
+    return {
+        "full": torch.ones(1, 1, queries, queries, dtype=torch.bool),
+        "right padding": real[:, None, None, :].expand(-1, 1, queries, -1),
+        "left padding": real.flip(1)[:, None, None, :].expand(-1, 1, queries, -1),
+        "causal": causal[None, None],
+        "causal, left padding": causal[None, None] & real.flip(1)[:, None, None, :],
+        "window": (causal & (slots[:, None] - slots[None] < 3))[None, None],
+        "nothing": torch.zeros(1, 1, queries, queries, dtype=torch.bool),
+    }
+
+
+def problem(allowed: Tensor, groups: int = 1) -> tuple[Tensor, Tensor, Tensor, Call, Tensor]:
+    """Query, key, value, the call and the weights of stock attention."""
+    batch, size = 3, 8
+    queries, keys = allowed.shape[-2:]
+    query = torch.randn(batch, queries, HEADS, size).transpose(1, 2)  # strided, as models have it
+    key, value = (torch.randn(batch, keys, HEADS // groups, size).transpose(1, 2) for _ in range(2))
+    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * 0.5
+    weights = torch.softmax(scores.masked_fill(~allowed, torch.finfo(torch.float32).min), -1)
+    call = Call.plain(weights, allowed)
+    real = call.keys if queries == keys else torch.ones(1, queries, dtype=torch.bool)
+    lead = real.int().argmax(-1)
+    return query, key, value, dataclasses.replace(call, queries=real, query_lead=lead, key_lead=lead), weights
+
+
+def assert_equal(left: Stat, right: Stat) -> None:
+    mine, theirs = left.state()[0], right.state()[0]
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+def reference(weights: Tensor, call: Call) -> tuple[Histogram, Mean]:
+    histogram, mean = Histogram(), Mean()
+    histogram.watch(weights, call)
+    mean.watch(weights, call)
+    return histogram, mean
+
+
+@pytest.mark.parametrize("kind", masks())
+def test_the_same_weights_give_the_same_integers(kind: str) -> None:
+    *_, call, weights = problem(masks()[kind])
+    histogram, mean = Histogram(), Mean()
+    spans = Spans.of(call, 3)
+    assert spans is not None
+    feed = Feed.start(call, spans, [(histogram, ALL), (mean, ALL)])
+    assert feed is not None
+    for block in blocks(spans, HEADS):
+        feed.add(weights[block.examples, block.heads, block.queries, block.keys].contiguous(), block)
+    for ours, plain in zip((histogram, mean), reference(weights, call), strict=True):
+        assert_equal(ours, plain)
+
+
+def test_integers_of_special_values() -> None:
+    special = [0.0, -0.0, 2.0**-149, 2.0**-126, 2.0**-37, 1.5 * 2.0**-36, 2.5 * 2.0**-36, 0.1, 0.5, 1.0, 1.0000001]
+    weights = torch.tensor(special).reshape(1, 1, 1, -1)
+    call = Call.plain(weights)
+    spans = Spans.of(call, 1)
+    assert spans is not None
+    histogram, mean = Histogram(), Mean()
+    feed = Feed.start(call, spans, [(histogram, (0,)), (mean, (0,))])
+    assert feed is not None
+    feed.add(weights, Block(slice(0, 1), slice(0, 1), slice(0, 1), slice(0, len(special)), True))
+    for ours, plain in zip((histogram, mean), reference(weights, call), strict=True):
+        assert_equal(ours, plain)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("kind", masks())
+@pytest.mark.parametrize("cells", [cutting.CELLS, 100, 1])
+def test_output_and_stats_for_any_mask_and_block_size(
+    kind: str, groups: int, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "blocks", lambda spans, heads: blocks(spans, heads, cells))
+    query, key, value, call, weights = problem(masks()[kind], groups)
+    histogram, mean = Histogram(), Mean()
+    output = attend(query, key, value, call, 0.5, [(histogram, ALL), (mean, ALL)])
+    assert output is not None
+    assert output.is_contiguous()
+    assert torch.isfinite(output).all()
+    expected = (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2)
+    some = call.allowed.any(-1)[:, 0].expand(3, -1)  # a query without keys has no meaningful output
+    torch.testing.assert_close(output[some], expected[some], atol=1e-5, rtol=1e-5)
+    plain_histogram, plain_mean = reference(weights, call)
+    assert torch.equal(histogram.total, plain_histogram.total)
+    assert torch.equal(mean.counts("plain"), plain_mean.counts("plain"))
+    torch.testing.assert_close(mean.matrix("plain"), plain_mean.matrix("plain"), atol=1e-6, rtol=0)
+
+
+def test_a_step_of_generation() -> None:
+    allowed = torch.ones(1, 1, 1, 6, dtype=torch.bool)
+    query, key, value, call, weights = problem(allowed)
+    call = dataclasses.replace(call, position=5, query_lead=None, key_lead=None)
+    histogram, mean = Histogram(), Mean()
+    output = attend(query, key, value, call, 0.5, [(histogram, ALL), (mean, ALL)])
+    torch.testing.assert_close(output, (weights @ value).transpose(1, 2), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mean.matrix("plain")[:, 5], weights.mean(0)[:, 0].double(), atol=1e-6, rtol=0)
+
+
+def test_every_stat_watches_its_own_heads() -> None:
+    query, key, value, call, weights = problem(masks()["full"])
+    histogram, mean = Histogram(), Mean()
+    attend(query, key, value, call, 0.5, [(histogram, (1, 3)), (mean, (2,))])
+    assert histogram.total.tolist() == [[0, 243, 0, 243]]
+    torch.testing.assert_close(mean.matrix("plain")[2], weights.mean(0)[2].double(), atol=1e-6, rtol=0)
+    assert mean.matrix("plain")[[0, 1, 3]].abs().sum() == 0
+
+
+def test_blocks_cover_every_cell_once_and_stay_small() -> None:
+    allowed = masks()["right padding"]
+    spans = Spans.of(problem(allowed)[3], 3)
+    assert spans is not None
+    for cells in (1, 30, 100, 10_000):
+        seen = torch.zeros(3, HEADS, 9, 9)
+        for block in blocks(spans, HEADS, cells):
+            part = seen[block.examples, block.heads, block.queries, block.keys]
+            part += 1
+            assert part.numel() <= max(cells, 9)
+        assert (seen[allowed.expand_as(seen)] == 1).all()
+
+
+@pytest.mark.parametrize("case", ["gaps", "heads", "gradient", "half", "stats", "rows", "twice", "numba"])
+def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = masks()["full"].clone()
+    if case == "gaps":
+        allowed[..., 3] = False
+    if case == "heads":
+        allowed = torch.ones(1, HEADS, 9, 9, dtype=torch.bool).tril()
+    query, key, value, call, _ = problem(allowed)
+    stats: list[tuple[Stat, tuple[int, ...]]] = [(Histogram(), ALL)]
+    if case == "gradient":
+        query.requires_grad_()
+    if case == "half":
+        query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
+    if case == "stats":
+        stats.append((Moments(), ALL))
+    if case == "rows":
+        stats = [(Histogram(rows=True), ALL)]
+    if case == "twice":
+        stats = stats * 2
+    if case == "numba":
+        monkeypatch.setattr(fused, "available", lambda: False)
+    assert attend(query, key, value, call, 0.5, stats) is None
+    assert not stats[0][0].state()[0]
+
+
+def test_supports_nothing_when_nothing_is_watched() -> None:
+    assert not supports([])
+
+
+@pytest.mark.parametrize("kind", [Histogram, Mean])
+def test_nan_is_refused(kind: type[Stat]) -> None:
+    query, key, value, call, _ = problem(masks()["full"])
+    query[0, 0, 0, 0] = float("nan")
+    with pytest.raises(DataError, match="NaN"):
+        attend(query, key, value, call, 0.5, [(kind(), ALL)])
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_one_and_many_threads_give_the_same(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not library:
+        monkeypatch.setattr(team, "_parallel", lambda: None)
+    query, key, value, call, _ = problem(masks()["causal"])
+    before = torch.get_num_threads()
+    states = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            stats = Histogram(), Mean()
+            attend(query, key, value, call, 0.5, [(stat, ALL) for stat in stats])
+            states.append(stats)
+    finally:
+        torch.set_num_threads(before)
+    for one, many in zip(*states, strict=True):
+        assert_equal(one, many)
