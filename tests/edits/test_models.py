@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 import attrim
 from attrim.edits import Constant, Edit, Gate, Mask
+from attrim.errors import ShapeError
+from attrim.sites.context import attach
+from attrim.stats.mean import Mean
 from methods import METHODS
 
 every_method = pytest.mark.parametrize("edit", METHODS)
@@ -136,3 +141,33 @@ def test_the_gradient_of_gates_predicts_the_effect_of_a_head(bert: BertModel) ->
             nudge[site, head] = 1e-5
             difference = (loss(factors + nudge) - loss(factors - nudge)) / 2e-5
             torch.testing.assert_close(gradient[site, head], difference, rtol=1e-5, atol=1e-8)
+
+
+def test_a_trained_model_tells_the_same_story_with_and_without_a_cache(shared_data: Path) -> None:
+    """The average attention of one story replaces half of the heads of a real model (stories260K, grouped queries).
+
+    So that story comes out as before and another one changes; a left-padded batch and a cache make no difference.
+    """
+    folder = shared_data / "weights" / "stories260K" / "hf"
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompts = [tokenizer(text).input_ids for text in ("Once upon a time there was a little girl", "Tom and his dog")]
+    longest = max(len(ids) for ids in prompts)
+    ids = torch.tensor([[0] * (longest - len(text)) + text for text in prompts])
+    real = torch.tensor([[0] * (longest - len(text)) + [1] * len(text) for text in prompts])
+    mean = Mean()
+    with torch.no_grad(), attach(model, stats=[mean]):
+        story = model.generate(ids[:1], max_new_tokens=80, do_sample=False, use_cache=False)
+    heads = [(layer, head) for layer in range(model.config.num_hidden_layers) for head in range(0, 8, 2)]
+    options = {"attention_mask": real, "max_new_tokens": 30, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad(), attrim.edit(model, Constant(mean, heads=heads)):
+        cached = model.generate(ids, use_cache=True, **options)
+        whole = model.generate(ids, use_cache=False, **options)
+        alone = model.generate(torch.tensor(prompts[1:]), max_new_tokens=30, do_sample=False, pad_token_id=0)
+    assert torch.equal(cached, whole)
+    assert torch.equal(cached[1, -30:], alone[0, -30:])
+    assert torch.equal(cached[0], story[0, : cached.shape[1]])
+    unedited = model.generate(torch.tensor(prompts[1:]), max_new_tokens=30, do_sample=False, pad_token_id=0)
+    assert not torch.equal(alone, unedited)
+    with pytest.raises(ShapeError, match="longer than the averages"), attrim.edit(model, Constant(mean)):
+        model.generate(ids[:1], max_new_tokens=100, do_sample=False)
