@@ -174,7 +174,8 @@ def try_one(config_class: Any, model_class: Any) -> tuple[str, str, str]:
         try:
             found = map_of(model, inputs).sites
         except AttrimError as error:
-            return "not reached", "", str(error)
+            seen_none = str(error).startswith("No attention was seen")
+            return ("no attention", "", "") if seen_none else ("not reached", "", str(error))
         roles = collections.Counter(site.role for site in found)
         summary = ", ".join(f"{role} {count} x {heads_of(found, role)}" for role, count in roles.items())
         with torch.inference_mode():
@@ -224,15 +225,15 @@ def main(names: list[str]) -> None:
 def write(rows: list[tuple[str, ...]]) -> None:
     """Write the table."""
     counts = collections.Counter(row[2] for row in rows)
-    reached = sum(count for outcome, count in counts.items() if not outcome.startswith("not"))
+    reached = sum(count for outcome, count in counts.items() if not outcome.startswith("no"))
     built = len(rows) - counts["not built"]
     lines = [
         "# Which architectures attrim reaches",
         "",
         f"Made by `python tools/coverage.py` with transformers {transformers.__version__}: the base model of each of "
         f"its {len(rows)} architectures, built tiny with random weights and run on a made-up input. {built} could be "
-        f"built and run that way; attrim reached the attention of {reached} of them. Reached means: the sites were "
-        "listed, and switching off one head of each changed the result. An architecture that could not be built tiny "
+        f"built and run that way; attrim reached the attention of {reached} of them, and {counts['no attention']} have "
+        "none. Reached means: the sites were listed, and switching off one head of each changed the result. An architecture that could not be built tiny "
         "may well work: pass `example=` with one real batch.",
         "",
         "| outcome | architectures |",
