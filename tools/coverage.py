@@ -233,8 +233,8 @@ def write(rows: list[tuple[str, ...]]) -> None:
         f"Made by `python tools/coverage.py` with transformers {transformers.__version__}: the base model of each of "
         f"its {len(rows)} architectures, built tiny with random weights and run on a made-up input. {built} could be "
         f"built and run that way; attrim reached the attention of {reached} of them, and {counts['no attention']} have "
-        "none. Reached means: the sites were listed, and switching off one head of each changed the result. An architecture that could not be built tiny "
-        "may well work: pass `example=` with one real batch.",
+        "none. Reached means: the sites were listed, and switching off one head of each changed the result. An "
+        "architecture that could not be built tiny may well work: pass `example=` with one real batch.",
         "",
         "| outcome | architectures |",
         "|---|---|",
