@@ -21,7 +21,7 @@ METHODS = [
     pytest.param(Threshold(0.1), id="threshold"),
     pytest.param(Threshold(1.0, relative_to="uniform"), id="threshold-uniform"),
     pytest.param(Threshold(0.5, relative_to="row-maximum"), id="threshold-row-maximum"),
-    pytest.param(Threshold(0.1, renormalize=True), id="threshold-renormalize"),
+    pytest.param(Threshold(0.1, relative_to="row-maximum", renormalize=True), id="threshold-renormalize"),
     pytest.param(Threshold(top=2), id="threshold-top"),
     pytest.param(Threshold(top=0.5, renormalize=True), id="threshold-top-share"),
     pytest.param(Threshold(mass=0.7), id="threshold-mass"),

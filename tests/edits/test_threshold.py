@@ -69,7 +69,15 @@ def test_top_number_and_share() -> None:
     assert torch.equal(keep_top(V, 1.0), V)
     assert torch.equal(keep_top(V, 100), V)
     assert (keep_top(V, 1) > 0).sum() == 1
-    assert (keep_top(torch.full((1, 1, 1, 30), 1 / 30), 0.1) > 0).sum() == 3  # not 4, though 0.1 * 30 > 3 in floats
+
+
+def test_top_share_rounds_up_as_in_exact_arithmetic() -> None:
+    """As floats 0.1 * 30 is above 3, and 0.29 * 100 is below 29: neither may change the number of keys."""
+    keys = 120
+    allowed = torch.ones(keys, keys, dtype=torch.bool).tril()[None, None]  # row i allows i + 1 keys
+    for percent in range(1, 101):
+        kept = (keep_top(torch.full((1, 1, keys, keys), 0.5), percent / 100, allowed) > 0).sum(-1)[0, 0]
+        assert kept.tolist() == [-(-percent * (row + 1) // 100) for row in range(keys)]
 
 
 def test_top_share_is_of_allowed_keys_and_ties_keep_the_earlier_key() -> None:

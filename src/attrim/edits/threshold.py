@@ -106,7 +106,7 @@ def keep_top(weights: Tensor, top: int | float, allowed: Tensor | None = None, r
     _check_top(top)
     allowed = _allowed(weights, allowed)
     # 0.1 * 30 is 3.0000000000000004: without the small step back the share would round up to 4 keys.
-    count = torch.ceil(allowed_keys(allowed) * float(top) - 1e-9) if isinstance(top, float) else top
+    count = torch.ceil(allowed_keys(allowed).double() * top - 1e-9) if isinstance(top, float) else top
     _, order = _ranked(weights, allowed)
     large = _unranked(torch.arange(weights.shape[-1], device=weights.device) < count, order)
     return _kept(weights, large & allowed, renormalize)
