@@ -96,11 +96,11 @@ def ways(model: torch.nn.Module) -> dict[str, Callable[[torch.nn.Module, dict[st
     return {"sdpa": plain, "eager": eager, "numpy": papers, "attrim": ours(model)}
 
 
-def time_rows(shape: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of every row in every round, each on a batch of its own round."""
+def time_rows(shape: str, rounds: int, names: list[str]) -> dict[str, list[float]]:
+    """Seconds of every row in every round; all rows of a round get the same batch."""
     model, folder = build(shape)
     data = batches(folder, SHAPES[shape], 4)
-    rows = ways(model)
+    rows = {name: run for name, run in ways(model).items() if name in names}
     seconds: dict[str, list[float]] = {name: [] for name in rows}
     for run in rows.values():
         run(model, data[0])
@@ -130,23 +130,27 @@ def peak_apart(shape: str, row: str) -> float:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
-def report(shape: str, rounds: int) -> bool:
+def report(shape: str, rounds: int, names: list[str]) -> bool:
     """Print the table of one shape; whether both targets are met."""
     from rich.console import Console
     from rich.table import Table
 
-    seconds = time_rows(shape, rounds)
-    memory = {row: peak_apart(shape, row) for row in ROWS}
-    ratio = {row: statistics.median(a / b for a, b in zip(seconds[row], seconds["sdpa"], strict=True)) for row in ROWS}
+    seconds = time_rows(shape, rounds, names)
+    memory = {row: peak_apart(shape, row) for row in names}
+    ratio = {row: statistics.median(a / b for a, b in zip(seconds[row], seconds["sdpa"], strict=True)) for row in names}
     table = Table(
         title=f"{shape}, {SHAPES[shape]} x {LENGTH} tokens, {rounds} rounds, {torch.get_num_threads()} threads"
     )
     for column in ("", "seconds", "x (a)", "peak MiB", "x (a)"):
         table.add_column(column, justify="right" if column else "left")
-    for row, title in ROWS.items():
+    for row in names:
         share = memory[row] / memory["sdpa"]
         table.add_row(
-            title, f"{statistics.median(seconds[row]):.3f}", f"{ratio[row]:.2f}", f"{memory[row]:.0f}", f"{share:.2f}"
+            ROWS[row],
+            f"{statistics.median(seconds[row]):.3f}",
+            f"{ratio[row]:.2f}",
+            f"{memory[row]:.0f}",
+            f"{share:.2f}",
         )
     console = Console()
     console.print(table)
@@ -165,14 +169,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--shape", choices=SHAPES, action="append")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="sdpa and attrim always run")
+    parser.add_argument("--threads", type=int, help="torch's threads (default: all cores)")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     if options.peak:
         print(json.dumps(peak(*options.peak)))
         return
-    met = [report(shape, options.rounds) for shape in options.shape or SHAPES]
+    names = [row for row in ROWS if row in {"sdpa", "attrim", *options.rows}]
+    met = [report(shape, options.rounds, names) for shape in options.shape or SHAPES]
     print("All targets are met." if all(met) else "Some targets are missed.")
 
 

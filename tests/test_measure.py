@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,8 +184,8 @@ def test_the_shares_of_the_spec_on_squad_paragraphs(shared_data: Path) -> None:
 
     folder = next(Path(package.__file__).parent.rglob("config.json")).parent
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    file = next((shared_data / "squad").rglob("dev-v1.1.json"))
-    articles = json.loads(file.read_text())["data"]
+    with gzip.open(shared_data / "squad" / "dev-v1.1.json.gz", "rt", encoding="utf-8") as stream:
+        articles = json.load(stream)["data"]
     paragraphs = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]][::41]
     inputs = [tokenizer(text, truncation=True, max_length=256, return_tensors="pt") for text in paragraphs]
     loaded = AutoModel.from_pretrained(folder)

@@ -33,15 +33,22 @@ class Spans:
         """The spans of a call; None where heads differ or the allowed keys of a query have gaps."""
         if call.allowed.shape[1] != 1:
             return None
-        allowed = call.allowed[:, 0]
-        size = allowed.sum(-1)
-        start = allowed.int().argmax(-1)
-        stop = allowed.shape[-1] - allowed.flip(-1).int().argmax(-1)
-        stop = torch.where(size > 0, stop, start)
-        if not torch.equal(stop - start, size):
+        found = getattr(call.allowed, "attrim_spans", None)  # every layer gets the same mask
+        if found is None:
+            found = call.allowed.attrim_spans = _span(call.allowed[:, 0])  # type: ignore[attr-defined]
+        start, stop, whole = found
+        if not whole:
             return None
-        counted = (size > 0) & call.queries
+        counted = (start < stop) & call.queries
         return cls(start.expand(batch, -1), stop.expand(batch, -1), counted.expand(batch, -1))
+
+
+def _span(allowed: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """First allowed key and the one after the last, int64 ``[B|1, Q]``; and whether no query has a gap between them."""
+    size = allowed.sum(-1)
+    start = allowed.int().argmax(-1)
+    stop = torch.where(size > 0, allowed.shape[-1] - allowed.flip(-1).int().argmax(-1), start)
+    return start, stop, torch.equal(stop - start, size)
 
 
 @dataclass(frozen=True)

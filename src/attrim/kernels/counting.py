@@ -63,59 +63,66 @@ def _claim(context: Any, address: Any) -> Any:
 
 
 @_compile
-def _count_row(row, bits, start, stop, raw, places):  # type: ignore[no-untyped-def]
-    """Count one row into the raw bins; gives how many values are 0, how many are below 1/n, and the largest bits."""
-    uniform = numpy.float32(1.0 / (stop - start))
-    zeros, below, top = int32(0), int32(0), int32(0)
-    for key in range(start, stop):
-        value = bits[key]
+def _count_row(row, bits, raw, places):  # type: ignore[no-untyped-def]
+    """Count one row into the raw bins; gives how many values are 0 and how many are below 1/n."""
+    size = len(row)  # loops over a length vectorise; loops from a start would check for negative indices
+    uniform = numpy.float32(1.0 / size)
+    zeros, below = int32(0), int32(0)
+    for key in range(size):
         below += int32(row[key] < uniform)
-        zeros += int32(value <= int32(0))
-        top = max(top, value)
-        places[key] = min(max(value, int32(0)), _ONE_BITS) >> _SHIFT
-    for key in range(start, stop):
+        zeros += int32(bits[key] <= int32(0))
+        places[key] = min(max(bits[key], int32(0)), _ONE_BITS) >> _SHIFT
+    for key in range(size):
         raw[places[key]] += int32(1)
-    return zeros, below, top
+    return zeros, below
 
 
 @_compile
-def _count_head(weights, bits, head, start, stop, counts, below):  # type: ignore[no-untyped-def]
-    """Add the values of one head, over all examples and queries, to its counts; whether all of them are finite."""
+def _sum_row(row, into):  # type: ignore[no-untyped-def]
+    """Add one row to its fixed-point sums."""
+    for key in range(len(row)):
+        into[key] += _bits(float64(row[key]) * _SCALE + _MAGIC) - _MAGIC_BITS
+
+
+@_compile
+def _largest(bits):  # type: ignore[no-untyped-def]
+    """The largest of the values' bits, which shows infinity and NaN."""
+    top = int32(0)
+    for key in range(len(bits)):
+        top = max(top, bits[key])
+    return top
+
+
+@_compile
+def _watch_head(weights, bits, head, start, stop, counts, below, sums, query_slot, key_slot):  # type: ignore[no-untyped-def]
+    """Add one head of all examples to its counts and sums (where these have a size); whether all values are finite."""
     raw = numpy.zeros(_RAW, numpy.int32)
     places = numpy.empty(weights.shape[3], numpy.uint16)
     zeros, small, top = 0, 0, int32(0)
     for example in range(weights.shape[0]):
         for query in range(weights.shape[2]):
             first, last = start[example, query], stop[example, query]
-            if first < last:
-                found = _count_row(weights[example, head, query], bits[example, head, query], first, last, raw, places)
+            if first >= last:
+                continue
+            row, row_bits = weights[example, head, query, first:last], bits[example, head, query, first:last]
+            top = max(top, _largest(row_bits))
+            if len(counts):
+                found = _count_row(row, row_bits, raw, places)
                 zeros += found[0]
                 small += found[1]
-                top = max(top, found[2])
-    if top >= _NOT_FINITE:
-        return False
-    tiny = 0
-    for place in range(bins.FIRST_NORMAL):
-        tiny += raw[place]
-    counts[bins.ZERO] += zeros
-    counts[bins.UNDERFLOW] += tiny - zeros
-    for place in range(bins.FIRST_NORMAL, _RAW):
-        counts[place - bins.FIRST_NORMAL + bins.NORMAL] += raw[place]
-    below[0] += small
-    return True
-
-
-@_compile
-def _sum_head(weights, head, start, stop, sums, query_slot, key_slot):  # type: ignore[no-untyped-def]
-    """Add one head of all examples to its fixed-point sums, every cell at the tokens' own positions."""
-    for example in range(weights.shape[0]):
-        for query in range(weights.shape[2]):
-            first, last = start[example, query], stop[example, query]
-            if first < last:
-                row = weights[example, head, query, first:last]
-                into = sums[query + query_slot[example], first + key_slot[example] : last + key_slot[example]]
-                for key in range(last - first):
-                    into[key] += _bits(float64(row[key]) * _SCALE + _MAGIC) - _MAGIC_BITS
+            if len(sums):
+                slot = key_slot[example]
+                _sum_row(row, sums[query + query_slot[example], first + slot : last + slot])
+    if len(counts):
+        tiny = 0
+        for place in range(bins.FIRST_NORMAL):
+            tiny += raw[place]
+        counts[bins.ZERO] += zeros
+        counts[bins.UNDERFLOW] += tiny - zeros
+        for place in range(bins.FIRST_NORMAL, _RAW):
+            counts[place - bins.FIRST_NORMAL + bins.NORMAL] += raw[place]
+        below[0] += small
+    return top < _NOT_FINITE
 
 
 @_compile
@@ -123,9 +130,11 @@ def _count_cells(start, stop, cells, query_slot, key_slot):  # type: ignore[no-u
     """Add one to every valid cell."""
     for example in range(start.shape[0]):
         for query in range(start.shape[1]):
-            into = cells[query + query_slot[example]]
-            for key in range(start[example, query] + key_slot[example], stop[example, query] + key_slot[example]):
-                into[key] += 1
+            first, last = start[example, query] + key_slot[example], stop[example, query] + key_slot[example]
+            if first < last:
+                into = cells[query + query_slot[example], first:last]
+                for key in range(len(into)):
+                    into[key] += 1
 
 
 @_compile
@@ -149,16 +158,13 @@ def _work(p):  # type: ignore[no-untyped-def]
             if p[15] != 0:
                 _count_cells(start, stop, carray(_pointer(p[15]), (p[13], p[14]), numpy.int64), query_slot, key_slot)
             continue
-        row = counts_row[head]
-        if row >= 0:
-            counts = carray(_pointer(p[8] + row * bins.BINS * 8), (bins.BINS,), numpy.int64)
-            below = carray(_pointer(p[10] + row * 8), (1,), numpy.int64)
-            if not _count_head(weights, bits, head, start, stop, counts, below):
-                failed[0] = 1
-        row = sums_row[head]
-        if row >= 0:
-            sums = carray(_pointer(p[11] + row * p[13] * p[14] * 8), (p[13], p[14]), numpy.int64)
-            _sum_head(weights, head, start, stop, sums, query_slot, key_slot)
+        row, size = counts_row[head], (bins.BINS if counts_row[head] >= 0 else 0)
+        counts = carray(_pointer(p[8] + row * bins.BINS * 8), (size,), numpy.int64)
+        below = carray(_pointer(p[10] + row * 8), (1,), numpy.int64)
+        row, size = sums_row[head], (p[13] if sums_row[head] >= 0 else 0)
+        sums = carray(_pointer(p[11] + row * p[13] * p[14] * 8), (size, p[14]), numpy.int64)
+        if not _watch_head(weights, bits, head, start, stop, counts, below, sums, query_slot, key_slot):
+            failed[0] = 1
 
 
 def _job(parameters: Any) -> None:

@@ -53,11 +53,11 @@ class Feed:
         slots = call.query_slots()[:, 0].expand(batch), call.key_slots()[:, 0].expand(batch)
         feed = cls(call, spans, None, None, *slots)
         for stat, heads in stats:
-            own = call.for_heads([entry for entry, head in enumerate(call.heads) if head in set(heads)])
+            own = tuple(head for head in call.heads if head in set(heads))
             if isinstance(stat, Histogram):
-                feed.counts = stat.record(own)
+                feed.counts = stat.record(call.site, own)
             elif isinstance(stat, Mean):
-                feed.sums = stat.record(own)
+                feed.sums = stat.record(call.site, own)
                 if feed.sums.tensors["counts"].shape[0] != 1:
                     return None
                 stat.add_examples(feed.sums, batch)
@@ -108,7 +108,7 @@ class Feed:
             [number.data_ptr() if isinstance(number, Tensor) else number for number in numbers], dtype=numpy.int64
         )
         team.run(job.address, parameters.ctypes.data)
-        if failed.item() or (self.counts is None and not bool(torch.isfinite(weights).all())):
+        if failed.item():
             raise not_finite(self.call.site)
 
     def _rows(self, record: Record | None, heads: slice) -> Tensor:

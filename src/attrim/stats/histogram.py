@@ -54,7 +54,7 @@ class Histogram(SiteStat):
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
-        kept = self.record(call).tensors
+        kept = self.record(call.site, call.heads).tensors
         edges = log_edges(self.floor, self.bins).to(tensor.device) if self.rows else None
         for example in range(tensor.shape[0]):
             one = call.for_example(example)

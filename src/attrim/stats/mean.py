@@ -38,7 +38,7 @@ class Mean(SiteStat):
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
-        record = self.record(call)
+        record = self.record(call.site, call.heads)
         self.add_examples(record, tensor.shape[0])
         for example in range(tensor.shape[0]):
             one = call.for_example(example)

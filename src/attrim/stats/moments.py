@@ -55,7 +55,7 @@ class Moments(SiteStat):
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
-        kept = self.record(call).tensors
+        kept = self.record(call.site, call.heads).tensors
         for example in range(tensor.shape[0]):
             valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
             # Contiguous, because elementwise functions may round differently on strided memory.

@@ -50,7 +50,7 @@ class Sample(SiteStat):
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
-        kept = self.record(call).tensors
+        kept = self.record(call.site, call.heads).tensors
         for example in range(tensor.shape[0]):
             number = self.first + int(kept["seen"])
             kept["seen"] += 1

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from ..call import Call
 from ..errors import ArtefactError, DataError, SelectionError
 from ..select import Site
 from .base import Stat
@@ -53,15 +52,14 @@ class SiteStat(Stat):
         """The options that this stat was made with."""
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.init}
 
-    def record(self, call: Call) -> Record:
-        """The record of the call's site, made on the first call."""
-        record = self.records.get(call.site.name)
+    def record(self, site: Site, heads: tuple[int, ...]) -> Record:
+        """The record of a site, of which these heads are watched, made on the first call."""
+        record = self.records.get(site.name)
         if record is None:
-            record = Record(call.site, call.heads, self.empty(len(call.heads)))
-            self.records[call.site.name] = record
-        if record.heads != call.heads:
+            record = self.records[site.name] = Record(site, heads, self.empty(len(heads)))
+        if record.heads != heads:
             raise SelectionError(
-                f"{type(self).__name__} watched heads {record.heads} of {call.site.name!r} and now gets {call.heads}; "
+                f"{type(self).__name__} watched heads {record.heads} of {site.name!r} and now gets {heads}; "
                 "use a new stat for another selection."
             )
         return record
