@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from ..intervals import Columns, Metric
 from ..loading import load_model, longest_input
 from ..registry import Registry
 from ..tiny import TINY
-from .batching import Batch, Example, make_batches, sample, with_decoder
+from .batching import Batch, Example, make_batches, sample, shuffle_batches, with_decoder
 
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
 register = TASKS.register
@@ -105,6 +106,26 @@ class Task:
         for batch in self.batches(tokenizer, longest_input(model, tokenizer)):
             inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
             yield with_decoder(inputs, getattr(model, "config", None))
+
+    def train_batches(
+        self, tokenizer: Any, model: nn.Module, *, seed: int = 0, epoch: int = 0
+    ) -> Iterator[dict[str, Tensor]]:
+        """Yield the examples in a random order that ``seed`` and ``epoch`` fix, with labels, for ``model(**inputs)``.
+
+        Parameters
+        ----------
+        model : says how long texts may be and how its head numbers the labels; it is not called.
+        """
+        generator = random.Random(f"{seed} {epoch}")
+        examples = list(self.examples())
+        generator.shuffle(examples)
+        longest = min(self.max_length, longest_input(model, tokenizer) or self.max_length)
+        for batch in shuffle_batches(make_batches(examples, tokenizer, self.batch_size, longest), generator):
+            yield {**batch.inputs, **self.train_labels(batch, model)}
+
+    def train_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
+        """The labels of a batch under the names that the model's head expects."""
+        raise DataError(f"The task {self.registered_name} has no labels to train with; see 'attrim ls tasks'.")
 
     def score(self, columns: Columns) -> dict[str, float]:
         """Return every metric of some columns."""

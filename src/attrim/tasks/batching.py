@@ -115,6 +115,14 @@ def make_batches(examples: Iterable[Example], tokenizer: Any, batch_size: int, m
         first += len(window)
 
 
+def shuffle_batches(batches: Iterable[T], generator: random.Random) -> Iterator[T]:
+    """Shuffle batches within windows: :func:`make_batches` gives each window from long texts to short ones."""
+    stream = iter(batches)
+    while window := list(islice(stream, WINDOW)):
+        generator.shuffle(window)
+        yield from window
+
+
 def with_decoder(inputs: dict[str, Tensor], config: Any) -> dict[str, Tensor]:
     """Give an encoder-decoder model the text itself as decoder input, shifted right, when it has none."""
     if not getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in inputs or "labels" in inputs:

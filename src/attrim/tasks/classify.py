@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import DataError
 from ..intervals import Columns, Metric
 from .base import Array, Task
+from .batching import Batch
 from .metrics import accuracy, of_labels
 
 
@@ -72,6 +73,14 @@ class Classify(Task):
         if getattr(output, "logits", None) is None:
             raise DataError(f"{type(model).__name__} gives no logits; load the model as kind {self.kind!r}.")
         return output.logits.float()[:, self._order(model)]
+
+    def train_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
+        """``labels [B]``: class numbers as the model counts them, or scores for regression."""
+        if np.isnan(batch.labels).any():
+            raise DataError(f"Some examples of {self.registered_name} have no label; choose another split to train on.")
+        if not self.labels:
+            return {"labels": torch.tensor(batch.labels, dtype=torch.float32)}
+        return {"labels": torch.tensor(self._order(model))[torch.tensor(batch.labels, dtype=torch.long)]}
 
     def columns(self, outputs: Array, labels: Array) -> dict[str, Array]:
         """Class numbers (or the score itself) next to the labels."""
