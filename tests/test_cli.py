@@ -86,9 +86,13 @@ def test_bad_yaml_is_one_sentence(tmp_path: Path, text: str | None, words: str) 
         ("evaluate minilm --task retrieval --limit many", "--limit"),
         ("evaluate tiny-bert --task retrival", "retrieval"),
         ("evaluate tiny-bert --task retrieval --edit treshold:1", "threshold"),
-        ("evaluate tiny-bert --task retrieval --data built-in --option paragraphs", "--option paragraphs="),
+        ("evaluate tiny-bert --task retrieval --data built-in --option paragraphs", "write paragraphs="),
         ("evaluate tiny-bert --task retrieval --data nowhere.json", "nowhere.json"),
         ("evaluate tiny-bert --task text --data built-in", "attrim measure"),
+        ("measure tiny-bert --text words --data built-in", "one of them"),
+        ("measure tiny-bert --text words --stats histgram", "histogram"),
+        ("measure tiny-bert --text words --stats histogram:row=true", "rows"),
+        ("measure tiny-bert", "give a file or folder"),
         ("sites /nowhere/at/all", "/nowhere/at/all"),
         ("sites tiny-bert --select-layers 9", "matches no head"),
     ],
@@ -148,6 +152,35 @@ def test_evaluate_prints_what_it_returns(squad: Path, capsys: pytest.CaptureFixt
     assert f"{100 * results['threshold:0.05']['zero_share']:.1f} %" in shown
     assert main([*words, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_measure_prints_draws_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["measure", MODEL, "--text", "One text.", "Another one.", "--output", str(tmp_path / "stats")]
+    assert main([*words, "--select-heads", "0-1", "--stats", "histogram:rows=true", "moments", "mean", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)  # valid JSON although unwatched heads have no number
+    tokens = [len(text) + 2 for text in words[3:5]]  # the tiny tokenizer reads bytes and adds two tokens
+    assert said["stats"]["Histogram"]["weights"] == 2 * 2 * sum(count**2 for count in tokens)
+    assert said["stats"]["Moments"]["entropy"][0][2:] == [None, None]
+    assert len(said["figures"]) == 6
+    assert all(Path(path).is_file() for path in said["figures"])
+    from attrim.measure import Stats
+
+    saved = Stats.load(tmp_path / "stats")
+    assert list(saved) == ["Histogram", "Moments", "Mean"]
+    assert saved.origin.data.examples == 2
+
+
+def test_measure_sees_edits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", MODEL, "--text", "Some text.", "--edit", "gate:0", "--json"]) == 0
+    share = json.loads(capsys.readouterr().out)["stats"]["Histogram"]["share"]
+    assert share["≤ 0.0001"][-1] == 1.0
+
+
+def test_measure_shows_tables(squad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", MODEL, "--task", "squad-paragraphs", "--data", str(squad)]) == 0
+    printed = capsys.readouterr().out
+    assert "Entropy of the rows" in printed
+    assert "≤ 0.001" in printed
 
 
 def test_select_flags_apply_to_edits_that_select_nothing(squad: Path) -> None:

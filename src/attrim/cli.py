@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .commands import COMMANDS
 from .commands.base import Outcome
@@ -24,7 +26,7 @@ def main(words: Sequence[str] | None = None) -> int:
         command = parse(sys.argv[1:] if words is None else words, COMMANDS)
         outcome = command.run()
         if command.json:
-            print(json.dumps(outcome.data, indent=2, ensure_ascii=False))
+            print(json.dumps(_plain(outcome.data), indent=2, ensure_ascii=False, allow_nan=False))
         elif not command.quiet:
             _show(outcome)
         sys.stdout.flush()
@@ -50,3 +52,12 @@ def _show(outcome: Outcome) -> None:
         for part in outcome.shown:
             console.print(part, soft_wrap=isinstance(part, str))
     sys.stdout.write(captured.get())
+
+
+def _plain(value: Any) -> Any:
+    """The value with null for NaN and infinity, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,16 +86,11 @@ def summary(stats: Stats) -> dict[str, Any]:
         if isinstance(stat, Histogram):
             found[name] |= {"weights": int(stat.total.sum()), "share": shares(stat)}
         if isinstance(stat, Moments):
-            found[name] |= {moment: numbers(getattr(stat, moment)()) for moment in MOMENTS}
+            found[name] |= {moment: getattr(stat, moment)().tolist() for moment in MOMENTS}
     return found
 
 
 MOMENTS = ("maximum", "minimum", "mean", "std", "entropy", "tokens_to_majority")
-
-
-def numbers(table: Any) -> list[list[float | None]]:
-    """A table ``[sites, heads]`` for JSON, which knows no NaN: heads that were not watched become null."""
-    return [[None if math.isnan(value) else value for value in row] for row in table.tolist()]
 
 
 def tables(stats: Stats, model: str) -> list[Any]:
