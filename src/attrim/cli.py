@@ -19,8 +19,8 @@ USER_ERROR, INTERRUPTED = 2, 130
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0, 2 for what the user can put right, 130 after Ctrl-C."""
-    # Threads that spin while they wait cost four times the work on a machine that does other things too, and save
-    # next to nothing on an idle one. This must be set before torch is imported.
+    # Threads that spin while they wait took four times the CPU time on a machine that did other work too.
+    # This must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         command = parse(sys.argv[1:] if words is None else words, COMMANDS)
