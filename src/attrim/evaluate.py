@@ -137,10 +137,10 @@ def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], n
     parts: list[tuple[Array, Array, Array]] = []
     with _evaluation_mode(model), attach(model, edits=edits, stats=[zeros]):
         for batch in batches:
-            inputs = {key: tensor.to(device) for key, tensor in batch.inputs.items()}
+            inputs = {key: tensor.to(device) for key, tensor in {**batch.inputs, **batch.targets}.items()}
             parts.append((batch.index, task.run(model, inputs).float().cpu().numpy(), batch.labels))
     seconds = time.perf_counter() - started
-    order = np.argsort(np.concatenate([index for index, _, _ in parts]))
+    order = np.argsort(np.concatenate([index for index, _, _ in parts]), kind="stable")
     outputs, labels = (np.concatenate([part[place] for part in parts])[order] for place in (1, 2))
     broken = int((~np.isfinite(outputs.reshape(len(outputs), -1)).all(1)).sum())
     if broken:

@@ -1,6 +1,7 @@
 """Tasks: data, the model head they need, and the metric. One task a class, found by name (``glue/sst2``)."""
 
 from .base import TASKS, Task, load_task
-from .batching import Batch, Example
+from .batching import Batch
+from .rows import Example, Row
 
-__all__ = ["TASKS", "Batch", "Example", "Task", "load_task"]
+__all__ = ["TASKS", "Batch", "Example", "Row", "Task", "load_task"]

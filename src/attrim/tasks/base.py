@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +18,8 @@ from ..intervals import Columns, Metric
 from ..loading import load_model, longest_input
 from ..registry import Registry
 from ..tiny import TINY
-from .batching import Batch, Example, make_batches, sample, shuffle_batches, with_decoder
+from .batching import Batch, make_batches, sample, shuffle_batches, with_decoder
+from .rows import Example, Row, encode_texts
 
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
 register = TASKS.register
@@ -27,11 +28,12 @@ Array = NDArray[Any]
 
 @dataclass(kw_only=True)
 class Task:
-    """Base of all tasks. Metric values are in per cent (correlations times 100), larger is better.
+    """Base of all tasks. Metric values are in per cent (correlations times 100) and larger is better, but for those in
+    ``smaller_is_better`` (perplexity).
 
-    The way of an example: :meth:`examples` reads it, :meth:`batches` makes tensors of it, :meth:`run` gives the
-    model's output for it, :meth:`columns` turns all outputs into per-example columns, and ``metrics`` score columns.
-    Columns are kept and resampled, so that two evaluations can be compared example by example.
+    The way of an example: :meth:`examples` reads it, :meth:`rows` tokenises it, :meth:`batches` makes tensors of it,
+    :meth:`run` gives the model's output for each row, :meth:`columns` turns all outputs into per-example columns, and
+    ``metrics`` score columns. Columns are kept and resampled, so that two evaluations can be compared one by one.
 
     Parameters
     ----------
@@ -51,17 +53,22 @@ class Task:
     registered_name: ClassVar[str]
     kind: ClassVar[str] = "auto"  # which model class the task needs, as in attrim.loading.KINDS
     metrics: ClassVar[Mapping[str, Metric]] = {}  # the first one is the headline
+    smaller_is_better: ClassVar[frozenset[str]] = frozenset()
 
     def read(self) -> Iterator[Example]:
         """Yield every example of the data, in the order of the files."""
         raise NotImplementedError
 
+    def rows(self, examples: Iterable[Example], tokenizer: Any, max_length: int) -> Iterator[Row]:
+        """Tokenise examples: one row each, unless the task says otherwise."""
+        return encode_texts(examples, tokenizer, max_length)
+
     def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        """Call the model and return one output ``[B, ...]`` an example."""
+        """Call the model and return one output ``[B, ...]`` a row; ``inputs`` holds the targets of the rows, too."""
         raise NotImplementedError
 
     def columns(self, outputs: Array, labels: Array) -> dict[str, Array]:
-        """Turn all outputs ``[N, ...]`` and labels ``[N]`` into the columns that the metrics read."""
+        """Turn all outputs ``[rows, ...]`` and labels ``[rows]`` into the columns that the metrics read."""
         raise NotImplementedError
 
     def hits(self, columns: Columns) -> NDArray[np.bool_] | None:
@@ -98,7 +105,7 @@ class Task:
     def batches(self, tokenizer: Any, max_length: int | None = None) -> Iterator[Batch]:
         """Yield all examples as batches; ``max_length`` may lower the task's own."""
         longest = self.max_length if max_length is None else min(self.max_length, max_length)
-        return make_batches(self.examples(), tokenizer, self.batch_size, longest)
+        return make_batches(self.examples(), tokenizer, self.batch_size, longest, self.rows)
 
     def feed(self, model: nn.Module, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
         """Yield batches ready for ``model(**inputs)``: cut to what it can take and on its device (for ``measure``)."""
@@ -120,8 +127,13 @@ class Task:
         examples = list(self.examples())
         generator.shuffle(examples)
         longest = min(self.max_length, longest_input(model, tokenizer) or self.max_length)
-        for batch in shuffle_batches(make_batches(examples, tokenizer, self.batch_size, longest), generator):
+        batches = make_batches(examples, tokenizer, self.batch_size, longest, self.train_rows)
+        for batch in shuffle_batches(batches, generator):
             yield {**batch.inputs, **self.train_labels(batch, model)}
+
+    def train_rows(self, examples: Iterable[Example], tokenizer: Any, max_length: int) -> Iterator[Row]:
+        """Tokenise examples to train with: as for evaluation, unless the task says otherwise."""
+        return self.rows(examples, tokenizer, max_length)
 
     def train_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
         """The labels of a batch under the names that the model's head expects."""
@@ -139,7 +151,8 @@ class Task:
         """Return a hash of the chosen examples and their labels: equal data gives equal fingerprints."""
         digest = hashlib.sha256()
         for example in self.examples():
-            digest.update(repr((example.texts, None if example.label is None else float(example.label))).encode())
+            label = None if example.label is None else float(example.label)
+            digest.update(repr((example.texts, label, *example.answers)).encode())
         return digest.hexdigest()
 
 

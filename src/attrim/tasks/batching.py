@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -14,25 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
+from .rows import Encode, Example, Row, chunks, encode_texts, pad_targets
 
 T = TypeVar("T")
 
-# How many batches of examples are tokenised and sorted by length together. Larger saves padding and costs memory.
+# How many batches of rows are sorted by length together. Larger saves padding and costs memory.
 WINDOW = 64
-
-
-@dataclass(frozen=True)
-class Example:
-    """One text, or a pair of texts, and what a model should say about it.
-
-    Attributes
-    ----------
-    texts : one or two texts.
-    label : class number or score; None when unknown.
-    """
-
-    texts: tuple[str, ...]
-    label: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,14 +28,16 @@ class Batch:
 
     Attributes
     ----------
-    index : int64 ``[B]``, where each example stands in its task.
+    index : int64 ``[B]``, where each example stands in its task; an example with several rows is there several times.
     inputs : what the model is called with, ``input_ids [B, L]`` and so on.
     labels : float64 ``[B]``; NaN where unknown.
+    targets : int64 ``[B]`` or ``[B, L, ...]``, what the task needs besides, such as one label a token.
     """
 
     index: NDArray[np.int64]
     inputs: dict[str, Tensor]
     labels: NDArray[np.float64]
+    targets: dict[str, Tensor] = field(default_factory=dict)
 
 
 def sample(items: Iterable[T], limit: int | None, seed: int | None) -> Iterator[T]:
@@ -75,7 +64,9 @@ def sample(items: Iterable[T], limit: int | None, seed: int | None) -> Iterator[
     yield from (item for _, item in sorted(kept, key=lambda pair: pair[0]))
 
 
-def make_batches(examples: Iterable[Example], tokenizer: Any, batch_size: int, max_length: int) -> Iterator[Batch]:
+def make_batches(
+    examples: Iterable[Example], tokenizer: Any, batch_size: int, max_length: int, encode: Encode = encode_texts
+) -> Iterator[Batch]:
     """Tokenise and pad examples, texts of similar length together.
 
     Sorting happens within windows of ``WINDOW`` batches, so that memory does not grow with the data.
@@ -84,6 +75,7 @@ def make_batches(examples: Iterable[Example], tokenizer: Any, batch_size: int, m
     ----------
     tokenizer : any tokenizer of ``transformers``.
     max_length : longer texts are cut to this many tokens, special ones included.
+    encode : makes the rows of tokens of the examples.
     """
     if batch_size < 1:
         raise DataError(f"The batch size must be at least 1, not {batch_size}.")
@@ -92,33 +84,27 @@ def make_batches(examples: Iterable[Example], tokenizer: Any, batch_size: int, m
             f"The tokenizer {type(tokenizer).__name__} has no padding token; set tokenizer.pad_token, "
             "or load it with attrim.load_tokenizer, which does."
         )
-    stream, first = iter(examples), 0
-    while window := list(islice(stream, batch_size * WINDOW)):
-        sides = [list(side) for side in zip(*(example.texts for example in window), strict=True)]
-        encoded = tokenizer(*sides, truncation=True, max_length=max_length)
-        lengths = np.array([len(ids) for ids in encoded["input_ids"]])
-        if lengths.min() == 0:
-            place = first + int(lengths.argmin())
-            raise DataError(f"Example {place} has no tokens ({window[place - first].texts!r}); remove empty texts.")
-        order = np.argsort(-lengths, kind="stable")
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            padded = tokenizer.pad(
-                {name: [rows[i] for i in chosen] for name, rows in encoded.items()}, return_tensors="pt"
-            )
-            labels = [window[i].label for i in chosen]
-            yield Batch(
-                index=first + chosen.astype(np.int64),
-                inputs=dict(padded),
-                labels=np.array([np.nan if label is None else label for label in labels], dtype=np.float64),
-            )
-        first += len(window)
+    for window in chunks(encode(examples, tokenizer, max_length), batch_size * WINDOW):
+        order = np.argsort([-len(row.inputs["input_ids"]) for row in window], kind="stable")
+        for chosen in chunks(order, batch_size):
+            yield _batch([window[place] for place in chosen], tokenizer)
+
+
+def _batch(rows: list[Row], tokenizer: Any) -> Batch:
+    """Pad some rows to the longest of them."""
+    inputs = tokenizer.pad({name: [row.inputs[name] for row in rows] for name in rows[0].inputs}, return_tensors="pt")
+    length, left = inputs["input_ids"].shape[1], tokenizer.padding_side == "left"
+    return Batch(
+        index=np.array([row.index for row in rows], dtype=np.int64),
+        inputs=dict(inputs),
+        labels=np.array([np.nan if row.label is None else row.label for row in rows], dtype=np.float64),
+        targets={name: pad_targets([row.targets[name] for row in rows], length, left) for name in rows[0].targets},
+    )
 
 
 def shuffle_batches(batches: Iterable[T], generator: random.Random) -> Iterator[T]:
     """Shuffle batches within windows: :func:`make_batches` gives each window from long texts to short ones."""
-    stream = iter(batches)
-    while window := list(islice(stream, WINDOW)):
+    for window in chunks(batches, WINDOW):
         generator.shuffle(window)
         yield from window
 

@@ -1,4 +1,4 @@
-"""Reading data files as streams: plain or gzip text, tables, JSON lines, and SQuAD's JSON."""
+"""Reading data files as streams: plain or gzip text, tables, and JSON lines."""
 
 from __future__ import annotations
 
@@ -107,34 +107,6 @@ def tsv_rows(path: Path, header: Sequence[str] | None = None, skip_short: bool =
                 raise DataError(
                     f"Line {number} of {path} has {len(values)} columns, not {len(names)}; repair or remove it."
                 )
-
-
-def squad_articles(data: str | None) -> Iterator[list[tuple[str, list[str]]]]:
-    """Yield for every article of a SQuAD JSON file its paragraphs, each with its questions.
-
-    Parameters
-    ----------
-    data : the file, plain or gzip, or a folder that holds ``dev-v1.1.json``.
-    """
-    if data is None:
-        raise DataError("SQuAD paragraphs come from a local file; give its path as data (dev-v1.1.json, plain or .gz).")
-    path = Path(data).expanduser()
-    if path.is_dir():
-        names = ("dev-v1.1.json", "dev-v2.0.json", "train-v1.1.json")
-        found = find_file([path], names)
-        if found is None:
-            raise DataError(f"{path} holds none of {', '.join(names)} (plain or .gz); give the file itself as data.")
-        path = found
-    with open_text(path) as stream:
-        try:
-            articles = json.load(stream)["data"]
-            for article in articles:
-                yield [
-                    (paragraph["context"], [question["question"] for question in paragraph["qas"]])
-                    for paragraph in article["paragraphs"]
-                ]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not in SQuAD's JSON format ({error}); fetch it again.") from error
 
 
 def _place(header: list[str], column: str, path: Path) -> int:

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .. import sources
 from ..errors import DataError
-from .batching import Example
 from .classify import Classify
 from .files import find_file, tsv_rows
+from .hubdata import HubData
+from .rows import Example
 
 Files = Mapping[str, tuple[tuple[str, ...], ...]]
 HUB = "nyu-mll/glue"
 
 
 @dataclass(kw_only=True)
-class Glue(Classify):
+class Glue(HubData, Classify):
     """Base of the GLUE tasks: where each keeps its texts and labels.
 
     Parameters
     ----------
     data : a folder with the task's files, or the folder above it (``glue/SST-2`` or ``glue``); None means the hub.
     split : ``train``, ``validation`` or ``test``; of a local folder also any other file (``train_sentences_6920``).
-    revision, cache_dir, local_files_only : for data from the hub.
     """
 
-    split: str = "validation"
     max_length: int = 128
-    revision: str | None = None
-    cache_dir: str | None = None
-    local_files_only: bool = False
 
     folder: ClassVar[str]
     texts: ClassVar[tuple[str, ...]]  # columns of the local files
@@ -50,7 +44,10 @@ class Glue(Classify):
 
     def read(self) -> Iterator[Example]:
         """Yield the examples of the split from the local folder or the hub."""
-        return self._from_hub() if self.data is None else self._from_files(Path(self.data).expanduser())
+        examples = self._from_hub() if self.data is None else self._from_files(Path(self.data).expanduser())
+        for example in examples:
+            if self.min_words <= 0 or len(" ".join(example.texts).split()) >= self.min_words:
+                yield example
 
     def _from_files(self, data: Path) -> Iterator[Example]:
         for path in self._find(data):
@@ -95,28 +92,12 @@ class Glue(Classify):
         return number
 
     def _from_hub(self) -> Iterator[Example]:
-        for row in self._hub_rows():
+        for row in self.hub_rows(HUB, *self._hub_names()):
             label = row["label"]
             known = label is not None and (label >= 0 or not self.labels)  # the hub marks unknown labels by -1
             yield Example(
                 tuple(row[column] for column in self.hub_texts or self.texts), float(label) if known else None
             )
-
-    def _hub_rows(self) -> Iterator[dict[str, Any]]:
-        import datasets
-
-        config, split = self._hub_names()
-        fetch = not self.local_files_only and sources.reachable(HUB, "dataset", self.revision)
-        try:
-            with nullcontext() if fetch else sources.offline():
-                rows = datasets.load_dataset(HUB, config, split=split, revision=self.revision, cache_dir=self.cache_dir)
-        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-            where = "from the hub" if fetch else "from the local cache, as the hub is not used or cannot be reached"
-            raise DataError(
-                f"{HUB} {config} {split} could not be read {where} ({sources.first_line(error)}); "
-                "go online once or give a local folder as data."
-            ) from error
-        yield from rows
 
     def _hub_names(self) -> tuple[str, str]:
         """The names of the configuration and the split on the hub."""

@@ -44,7 +44,7 @@ class Replay:
         self._rest = None
         try:
             for batch in stream:
-                size = sum(tensor.nbytes for tensor in batch.inputs.values())
+                size = sum(tensor.nbytes for tensor in (*batch.inputs.values(), *batch.targets.values()))
                 if done == len(self._kept) and size <= self._room:
                     self._room -= size
                     self._kept.append(batch)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from ..errors import DataError
 from ..intervals import Columns, Metric
 from .base import Array, Task, register
-from .batching import Example, sample, with_decoder
-from .files import squad_articles
+from .batching import sample, with_decoder
+from .rows import Example
+from .squaddata import squad_articles
 
 
 def mean_pool(hidden: Tensor, mask: Tensor) -> Tensor:

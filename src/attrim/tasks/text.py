@@ -9,8 +9,9 @@ from typing import Literal
 
 from ..errors import DataError
 from .base import Task, register
-from .batching import Example
-from .files import csv_column, json_lines, lines, paragraphs, squad_articles
+from .files import csv_column, json_lines, lines, paragraphs
+from .rows import Example
+from .squaddata import squad_articles
 
 ENDINGS = (".txt", ".jsonl", ".csv")
 
@@ -22,11 +23,11 @@ class Text(Task):
 
     Parameters
     ----------
-    unit : what a text is in a ``.txt`` file: a line, or a paragraph (blank lines separate them).
+    unit : what a text is in a ``.txt`` file: a line, a paragraph (blank lines separate them), or the whole file.
     column : the key or column that holds the text in ``.jsonl`` and ``.csv``; a number for ``.csv`` without header.
     """
 
-    unit: Literal["line", "paragraph"] = "line"
+    unit: Literal["line", "paragraph", "file"] = "line"
     column: str = "text"
 
     def read(self) -> Iterator[Example]:
@@ -60,6 +61,8 @@ class Text(Task):
                 yield record[self.column]
         elif ending == ".json":
             raise DataError(f"{path} is one JSON document; use .jsonl, or the task squad-paragraphs for SQuAD files.")
+        elif self.unit == "file":
+            yield "\n".join(lines(path))
         else:
             yield from lines(path) if self.unit == "line" else paragraphs(path)
 
