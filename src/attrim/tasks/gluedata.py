@@ -25,9 +25,11 @@ class Glue(HubData, Classify):
     ----------
     data : a folder with the task's files, or the folder above it (``glue/SST-2`` or ``glue``); None means the hub.
     split : ``train``, ``validation`` or ``test``; of a local folder also any other file (``train_sentences_6920``).
+    min_words : leave out examples with fewer words, such as the short phrases of SST-2's training data.
     """
 
     max_length: int = 128
+    min_words: int = 0
 
     folder: ClassVar[str]
     texts: ClassVar[tuple[str, ...]]  # columns of the local files
