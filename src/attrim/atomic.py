@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +27,35 @@ def replace_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     _replace(path, lambda part: save_file(plain, part))
+
+
+def replace_folder(folder: Path, write: Callable[[Path], object]) -> None:
+    """Write a folder so that there is never half of one under its name; one that is there is removed.
+
+    Parameters
+    ----------
+    write : fills the new folder that it is called with.
+    """
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    write(part)
+    if folder.exists():
+        remove_folder(folder)
+    part.rename(folder)
+    handle = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # the new name lasts through a loss of power
+    finally:
+        os.close(handle)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder; it is renamed first, so that half of one is never taken for a whole."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    shutil.rmtree(gone)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

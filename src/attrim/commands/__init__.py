@@ -8,6 +8,7 @@ from .evaluate import Evaluate
 from .ls import Ls
 from .measure import Measure
 from .sites import Sites
+from .train import Train
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -15,6 +16,7 @@ COMMANDS: dict[str, type[Command]] = {
     "sites": Sites,
     "measure": Measure,
     "evaluate": Evaluate,
+    "train": Train,
 }
 
-__all__ = ["COMMANDS", "Command", "Demo", "Evaluate", "Ls", "Measure", "Outcome", "Sites"]
+__all__ = ["COMMANDS", "Command", "Demo", "Evaluate", "Ls", "Measure", "Outcome", "Sites", "Train"]

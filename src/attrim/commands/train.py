@@ -1,0 +1,160 @@
+"""``attrim train``: fine-tune a model on a task."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tyro.conf import UseAppendAction
+
+from ..errors import DataError, ParameterError
+from ..training.recipe import Recipe
+from .base import OnData, Outcome, named_values
+
+if TYPE_CHECKING:
+    from ..edits import Edit
+    from ..tasks import Task
+    from ..training import Finetuned
+
+
+@dataclass(kw_only=True)
+class Train(OnData, Recipe):
+    """Fine-tune a model on a task; a run that was killed goes on, and ends with the same weights."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number type of the computation; the weights are trained in float32 either way."""
+    seed: int = 123
+    """Fixes a new head, the order of the data, dropout, and which examples a limit chooses."""
+    limit: int | None = None
+    """Train on this many examples."""
+    batch_size: int = 32
+    """Examples a forward pass; a step takes this times accumulation."""
+    train_option: UseAppendAction[tuple[str, ...]] = ()
+    """Option of the task for its training data only, as name=value (repeatable); the split is train by default."""
+    evaluate_every: int | None = None
+    """Evaluate after every so many steps (default: once at the end)."""
+    evaluate_limit: int | None = None
+    """Evaluate on this many examples."""
+    keep_best: bool = False
+    """Save the weights with the best evaluation instead of the last ones."""
+    edit: UseAppendAction[tuple[str, ...]] = ()
+    """Edit that is switched on during training and evaluation (repeatable; applied in order)."""
+    output: Path | None = Path("runs")
+    """Folder of runs; the run's folder holds the trained model."""
+    save: Path | None = None
+    """Write the trained model to this folder as well."""
+
+    def run(self) -> Outcome:
+        """Load everything, train what is not trained yet, and say how good the model is."""
+        from ..atomic import replace_folder, storage
+        from ..edits import parse_edit
+        from ..runs import Run
+        from ..training import finetune
+        from ..training.randomness import own_randomness, seed_everything
+
+        self._check()
+        recipe = Recipe(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Recipe)})
+        edits = [parse_edit(text) for text in self.edit]
+        training, validation = self._tasks()
+        with own_randomness():
+            seed_everything(self.seed, "head")
+            model = self._load(training)
+        tokenizer = self.load_tokenizer()
+        if getattr(model.config, "pad_token_id", None) is None:
+            model.config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
+        with Run.open(self.output or Path("runs"), self._identity(training, validation, edits), name="train") as run:
+            found = finetune(
+                model,
+                tokenizer,
+                training,
+                validation,
+                recipe,
+                run,
+                edits=edits,
+                select=self.select(),
+                evaluate_every=self.evaluate_every,
+                keep_best=self.keep_best,
+                progress=self.progress,
+            )
+        if self.save is not None:
+            with storage(self.save):
+                replace_folder(self.save, lambda part: shutil.copytree(found.folder, part, dirs_exist_ok=True))
+        return self._outcome(found, run.folder)
+
+    def _check(self) -> None:
+        self.check()
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise ParameterError(f"evaluate-every must be at least 1, not {self.evaluate_every}.")
+        if self.save is not None and self.save.exists() and not (self.save / "config.json").exists():
+            raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
+
+    def _tasks(self) -> tuple[Task, Task]:
+        """The task with its training data, and with its validation data."""
+        from ..tasks import TASKS
+
+        task = self.load_task()
+        if not task.metrics:
+            raise DataError(f"The task {self.task} has no metric, so a model cannot be trained for it; choose another.")
+        known = [field.name for field in dataclasses.fields(task)]
+        options: dict[str, Any] = {"split": "train"} if "split" in known else {}
+        options |= named_values(self.train_option, f"task {self.task}", TASKS[self.task])
+        return dataclasses.replace(task, **options), dataclasses.replace(task, limit=self.evaluate_limit)
+
+    def _load(self, task: Task) -> Any:
+        """Load the model with the head that it has for this task, or with a new one."""
+        from ..training.finetuning import name_labels
+
+        model = task.load_model(
+            self.model,
+            revision=self.revision,
+            device=self.device,
+            local_files_only=self.local_files_only,
+            trust_remote_code=self.trust_remote_code,
+            new_head=True,
+        )
+        name_labels(model, getattr(task, "labels", ()))
+        return model
+
+    def _identity(self, training: Task, validation: Task, edits: list[Edit]) -> dict[str, Any]:
+        """Everything that the trained weights, and which of them are kept, depend on."""
+        from .evaluate import tensors_digest
+
+        recipe = {field.name: getattr(self, field.name) for field in dataclasses.fields(Recipe)}
+        del recipe["checkpoint_every"]
+        return {
+            "model": self.model,
+            "revision": self.revision,
+            "training": training.options(),
+            "training_data": training.fingerprint(),
+            "validation": validation.options(),
+            "validation_data": validation.fingerprint(),
+            "recipe": recipe,
+            "evaluate_every": self.evaluate_every,
+            "keep_best": self.keep_best,
+            "edits": list(self.edit),
+            "tensors": tensors_digest(edits) if edits else None,
+            "select": self.select().to_json(),
+        }
+
+    def _outcome(self, found: Finetuned, folder: Path) -> Outcome:
+        from rich.table import Table
+
+        names = list(next(iter(found.validations.values())).metrics)
+        table = Table("step", *names, title=f"{self.model} on {self.task}, while it was trained")
+        for step, result in found.validations.items():
+            table.add_row(
+                f"{step}{' (saved)' * (step == found.step)}", *(f"{result.metrics[name]:.2f}" for name in names)
+            )
+        place = self.save or found.folder
+        data = {
+            "model": self.model,
+            "folder": str(folder),
+            "saved": str(place),
+            "step": found.step,
+            "validations": {step: result.to_json() for step, result in found.validations.items()},
+        }
+        note = f"The model of step {found.step} is in {place} (AutoModel....from_pretrained loads it)."
+        return Outcome(data, [table, note, f"Losses and predictions are in {folder}"])

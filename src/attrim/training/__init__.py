@@ -1,0 +1,35 @@
+"""The one training loop of the project (on Accelerate), with checkpoints and resume; names are imported when used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .callbacks import Callback as Callback
+    from .callbacks import Record as Record
+    from .callbacks import Validate as Validate
+    from .finetuning import Finetuned as Finetuned
+    from .finetuning import finetune as finetune
+    from .loop import Loop as Loop
+    from .loop import Step as Step
+    from .recipe import Recipe as Recipe
+
+# The command line reads Recipe before anything needs torch, so nothing is imported here.
+_PLACES = {
+    "Callback": "callbacks",
+    "Record": "callbacks",
+    "Validate": "callbacks",
+    "Finetuned": "finetuning",
+    "finetune": "finetuning",
+    "Loop": "loop",
+    "Step": "loop",
+    "Recipe": "recipe",
+}
+__all__ = list(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

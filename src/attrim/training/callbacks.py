@@ -1,0 +1,111 @@
+"""What can happen after a step of training: recording, evaluating, keeping the best; studies add their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..evaluate import evaluate
+from ..results import Result
+from ..runs import Run
+from ..tasks.base import Task
+
+if TYPE_CHECKING:
+    from .loop import Loop, Step
+
+
+class Callback:
+    """Base of all callbacks; what :meth:`state` gives is in every checkpoint, so that a resumed run goes on alike."""
+
+    def after_step(self, step: Step, loop: Loop) -> None:
+        """Act after a step; ``loop`` has the model, and can pin its weights."""
+
+    def state(self) -> dict[str, Any]:
+        """What the callback remembers, as JSON values."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+
+
+class Record(Callback):
+    """Keep loss, learning rate and gradient norm in a run, as the setting ``train/000010`` and so on.
+
+    Parameters
+    ----------
+    every : steps between records; the loss is the mean over the steps since the last one.
+    """
+
+    def __init__(self, run: Run, every: int = 10) -> None:
+        self.run = run
+        self.every = every
+        self._losses: list[float] = []
+
+    def after_step(self, step: Step, loop: Loop) -> None:
+        """Add the step, and store the mean when it is time."""
+        self._losses.append(step.loss)
+        if step.number % self.every == 0 or step.last:
+            metrics = {
+                "loss": sum(self._losses) / len(self._losses),
+                "learning_rate": step.learning_rate,
+                "gradient_norm": step.gradient_norm,
+            }
+            self.run.store(f"train/{step.number:06d}", metrics, fields={"seconds_a_step": step.seconds})
+            self._losses.clear()
+
+    def state(self) -> dict[str, Any]:
+        """The losses that are not stored yet."""
+        return {"losses": list(self._losses)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self._losses = list(state["losses"])
+
+
+class Validate(Callback):
+    """Evaluate the model now and then, and keep every result in the run (``validation/000050``).
+
+    Parameters
+    ----------
+    every : steps between evaluations; None evaluates only after the last step.
+    keep_best : pin the weights with the best first metric (the earliest of equal ones).
+    """
+
+    def __init__(self, task: Task, tokenizer: Any, run: Run, every: int | None = None, keep_best: bool = False) -> None:
+        self.task = task
+        self.tokenizer = tokenizer
+        self.run = run
+        self.every = every
+        self.keep_best = keep_best
+        self.best: float | None = None
+
+    def after_step(self, step: Step, loop: Loop) -> None:
+        """Evaluate when it is time."""
+        if not step.last and (self.every is None or step.number % self.every):
+            return
+        result = evaluate(loop.model, self.task, self.tokenizer)
+        result.store(self.run, setting(step.number))
+        name, value = next(iter(result.metrics.items()))
+        score = -value if name in self.task.smaller_is_better else value
+        if self.keep_best and (self.best is None or score > self.best):
+            self.best = score
+            loop.pin()
+
+    def state(self) -> dict[str, Any]:
+        """The best value of the first metric so far, with its sign turned where smaller is better."""
+        return {"best": self.best}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.best = state["best"]
+
+
+def setting(step: int) -> str:
+    """The name under which a run keeps the evaluation after a step."""
+    return f"validation/{step:06d}"
+
+
+def validations(run: Run) -> dict[int, Result]:
+    """Every evaluation that a run has, by step."""
+    names = [name for name in run.settings() if name.startswith("validation/")]
+    results = {int(name.rpartition("/")[2]): Result.load(run, name) for name in sorted(names)}
+    return {step: result for step, result in results.items() if result is not None}

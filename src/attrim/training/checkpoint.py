@@ -1,0 +1,96 @@
+"""Checkpoints: folders of safetensors and JSON that are wholly there or not at all; nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..atomic import remove_folder, replace_file, replace_folder, replace_tensors, storage
+from ..errors import ArtefactError
+
+
+class Checkpoints:
+    """The checkpoints in a folder, ``step-000100`` and so on: weights, optimiser state, and the rest as JSON."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def latest(self) -> int | None:
+        """The step of the newest checkpoint; None when there is none."""
+        return max(self._steps(), default=None)
+
+    def save(
+        self, step: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any], keep: Collection[int] = ()
+    ) -> None:
+        """Write a checkpoint, then remove all others but those of the steps to ``keep``."""
+
+        def write(part: Path) -> None:
+            replace_tensors(part / "weights.safetensors", tensors_of(model))
+            replace_tensors(part / "optimizer.safetensors", optimizer_tensors(model, optimizer))
+            replace_file(part / "state.json", json.dumps(state, indent=2).encode())
+
+        with storage(self.folder):
+            replace_folder(self._path(step), write)
+            for other in self._steps():
+                if other != step and other not in keep:
+                    remove_folder(self._path(other))
+
+    def load(self, step: int, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """Put the weights and the optimiser back as they were; returns the rest."""
+        self.load_weights(step, model)
+        with storage(self.folder):
+            saved = load_file(self._path(step) / "optimizer.safetensors")
+            state = json.loads((self._path(step) / "state.json").read_text(encoding="utf-8"))
+        parameters = dict(model.named_parameters())
+        for key, tensor in saved.items():
+            name, _, field = key.rpartition("/")
+            if name not in parameters:
+                raise ArtefactError(_misfit(self._path(step), name))
+            # Adam counts its steps on the CPU; all else is as large as the parameter and lives beside it.
+            place = tensor if tensor.ndim == 0 else tensor.to(parameters[name].device)
+            optimizer.state[parameters[name]][field] = place
+        return state
+
+    def load_weights(self, step: int, model: nn.Module) -> None:
+        """Put the weights back as they were."""
+        path = self._path(step)
+        with storage(self.folder):
+            saved = load_file(path / "weights.safetensors")
+        present = tensors_of(model)
+        for name in {*saved, *present}:
+            if name not in saved or name not in present or saved[name].shape != present[name].shape:
+                raise ArtefactError(_misfit(path, name))
+        with torch.no_grad():
+            for name, tensor in present.items():
+                tensor.copy_(saved[name])
+
+    def _steps(self) -> list[int]:
+        return [int(path.name[5:]) for path in self.folder.glob("step-*")]
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:06d}"
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer once, also when several modules share it."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as ``PARAMETER/FIELD``; its settings are not state, they come from the recipe."""
+    return {
+        f"{name}/{field}": tensor
+        for name, parameter in model.named_parameters()
+        for field, tensor in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _misfit(path: Path, name: str) -> str:
+    return f"The checkpoint {path} does not fit the model ({name} differs); remove the run's folder to begin again."

@@ -1,0 +1,119 @@
+"""Fine-tune a model on a task: the loop, the task's own loss, evaluation on the way, and the model at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..atomic import replace_folder, storage
+from ..edits.base import Edit
+from ..loading import check_fit
+from ..results import Result
+from ..runs import Run
+from ..select import Select
+from ..sites.context import edit
+from ..tasks.base import Task
+from ..tasks.batching import with_decoder
+from .callbacks import Callback, Record, Validate, validations
+from .loop import Loop
+from .recipe import Recipe
+from .stream import Epochs
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """What fine-tuning gave.
+
+    Attributes
+    ----------
+    folder : the model and its tokenizer, as ``save_pretrained`` writes them.
+    step : the step that the saved weights are from.
+    validations : the evaluation after each step that had one; with edits, those of the edited model.
+    """
+
+    folder: Path
+    step: int
+    validations: dict[int, Result]
+
+
+def finetune(
+    model: Any,
+    tokenizer: Any,
+    training: Task,
+    validation: Task,
+    recipe: Recipe,
+    run: Run,
+    *,
+    edits: Sequence[Edit] = (),
+    select: Select | None = None,
+    evaluate_every: int | None = None,
+    keep_best: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+) -> Finetuned:
+    """Train a model on a task and keep everything in a run; a run that was killed goes on where it was.
+
+    Parameters
+    ----------
+    model : with the head that the task needs (``task.load_model(name, new_head=True)``).
+    training, validation : the same task with its training and its validation data.
+    edits, select : switched on during training and evaluation; the saved weights do not hold them.
+    evaluate_every : steps between evaluations; None evaluates once at the end.
+    keep_best : save the weights with the best evaluation, not the last ones.
+    callbacks : further ones, called before the loop's own record and evaluation.
+    """
+    check_fit(model, tokenizer)
+    training.check(model)
+    folder = run.folder / "model"
+    epochs: Epochs = lambda epoch: training.train_batches(tokenizer, model, seed=recipe.seed, epoch=epoch)
+    if not run.finished:
+        loop = Loop(
+            model,
+            epochs,
+            recipe,
+            callbacks=[*callbacks, Record(run), Validate(validation, tokenizer, run, evaluate_every, keep_best)],
+            folder=run.folder / "checkpoints",
+            progress=progress,
+        )
+        context = edit(model, *edits, select=select, example=_example(model, epochs)) if edits else nullcontext()
+        with context:
+            loop.run()
+        loop.restore_pinned()
+        if loop.is_main:
+            save_model(model, tokenizer, folder)
+            run.store("model", {"step": loop.pinned or loop.done})
+            run.finish()
+        loop.wait()
+    return Finetuned(folder, int(run.metrics()["model"]["step"]), validations(run))
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer for stock ``transformers``; a folder that is there is replaced as a whole."""
+
+    def write(part: Path) -> None:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+
+    with storage(folder):
+        replace_folder(folder, write)
+
+
+def name_labels(model: nn.Module, labels: Sequence[str]) -> None:
+    """Name the classes of a model that only numbers them, in its configuration, where evaluation looks for names."""
+    config: Any = model.config
+    if len(labels) > 1 and list(config.id2label.values()) == [f"LABEL_{number}" for number in range(len(labels))]:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: number for number, label in enumerate(labels)}
+
+
+def _example(model: nn.Module, epochs: Epochs) -> dict[str, Tensor]:
+    """One text of the training data without its labels, to find the model's attention with."""
+    device = next(model.parameters()).device
+    labels = ("labels", "start_positions", "end_positions")
+    first = {name: tensor[:1].to(device) for name, tensor in next(iter(epochs(0))).items() if name not in labels}
+    return with_decoder(first, getattr(model, "config", None))

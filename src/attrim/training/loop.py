@@ -1,0 +1,225 @@
+"""The loop: batches in, steps of AdamW, callbacks after each of them, checkpoints to go on from.
+
+It knows nothing of tasks and edits: what is trained is any module, what for is the loss.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from ..errors import DataError, ParameterError
+from ..progress import track
+from .callbacks import Callback
+from .checkpoint import Checkpoints
+from .parameters import frozen, groups
+from .randomness import own_randomness, seed_everything
+from .recipe import Recipe
+from .stream import Epochs, Inputs, Stream, count, weight
+
+Loss = Callable[[nn.Module, Inputs], Tensor]
+"""The mean loss of a batch, a scalar with a gradient."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of the optimiser was like.
+
+    Attributes
+    ----------
+    number : from 1.
+    last : whether it is the last one.
+    loss : mean over the step's batches, before the step.
+    gradient_norm : before it is limited.
+    seconds : how long it took.
+    """
+
+    number: int
+    last: bool
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    seconds: float
+
+
+def head_loss(model: nn.Module, inputs: Inputs) -> Tensor:
+    """The loss that a model of ``transformers`` computes when its inputs hold labels."""
+    loss: Tensor | None = model(**inputs).loss
+    if loss is None:
+        raise DataError(f"{type(model).__name__} gives no loss for these inputs; they need labels, or give a loss.")
+    return loss
+
+
+class Loop:
+    """Train a model; what is drawn at random depends on the recipe's seed and the step alone.
+
+    Parameters
+    ----------
+    model : any module; trained in place, on the device it is on.
+    epochs : the batches of an epoch by its number, the same whenever it is asked; the loop may read ahead of a step.
+    loss : by default the one of the model's own head.
+    callbacks : called after every step, in order.
+    folder : for checkpoints; when it has one, the loop goes on from there. None writes none.
+
+    Attributes
+    ----------
+    done : how many steps are done.
+    steps : how many there are in all.
+    pinned : the step whose checkpoint is kept until another one is pinned.
+
+    Examples
+    --------
+    >>> loop = Loop(model, lambda epoch: task.train_batches(tokenizer, model, epoch=epoch), Recipe(steps=100))
+    >>> loop.run()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        epochs: Epochs,
+        recipe: Recipe,
+        *,
+        loss: Loss = head_loss,
+        callbacks: Sequence[Callback] = (),
+        folder: Path | None = None,
+        progress: bool = False,
+    ) -> None:
+        recipe.check()
+        self.model = model
+        self.recipe = recipe
+        self.loss = loss
+        self.callbacks = callbacks
+        self.progress = progress
+        self.done = 0
+        self.pinned: int | None = None
+        self._checkpoints = None if folder is None else Checkpoints(folder)
+        # Accelerate spreads the work over processes; the place and the number type are this loop's business.
+        self._accelerator = Accelerator(device_placement=False)
+        self._batches = recipe.accumulation * self._accelerator.num_processes
+        self._stream = Stream(epochs)
+        self.steps = recipe.steps or math.ceil(recipe.epochs * count(epochs) / self._batches)
+        self._last: Step | None = None
+
+    def run(self) -> None:
+        """Train to the end, from the newest checkpoint if there is one."""
+        with own_randomness(), frozen(self.model, self.recipe.freeze), _training_mode(self.model):
+            model: nn.Module
+            model, self._optimizer = self._accelerator.prepare(
+                self.model, torch.optim.AdamW(groups(self.model, self.recipe.weight_decay), lr=0.0)
+            )
+            self._resume()
+            stream = iter(self._stream)
+            for number in track(range(self.done + 1, self.steps + 1), self._describe, self.progress):
+                self._last = self._step(model, number, list(islice(stream, self._batches)))
+                self.done = number
+                before = self.pinned
+                for callback in self.callbacks:
+                    callback.after_step(self._last, self)
+                if number % self.recipe.checkpoint_every == 0 or self._last.last or self.pinned != before:
+                    self._save()
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one process that writes files."""
+        return bool(self._accelerator.is_main_process)
+
+    def wait(self) -> None:
+        """Wait for the other processes, if there are any."""
+        self._accelerator.wait_for_everyone()
+
+    def pin(self) -> None:
+        """Keep the weights as they are after this step, in place of those pinned before; for callbacks."""
+        if self._checkpoints is None:
+            raise ParameterError("There is no folder to keep weights in; give the loop one.")
+        self.pinned = self.done
+
+    def restore_pinned(self) -> None:
+        """Put the pinned weights back into the model."""
+        if self._checkpoints is not None and self.pinned is not None:
+            self._checkpoints.load_weights(self.pinned, self.model)
+
+    def _step(self, model: nn.Module, number: int, batches: list[Inputs]) -> Step:
+        started = time.perf_counter()
+        rate = self.recipe.rate(number - 1, self.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        loss = self._accumulate(model, number, batches)
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        norm = float(self._accelerator.clip_grad_norm_(trained, self.recipe.clip or math.inf))
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise DataError(
+                f"The loss of step {number} ({loss:g}) or its gradient (norm {norm:g}) is not finite; lower the "
+                "learning rate, lengthen the warm-up, or compute in float32."
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return Step(number, number == self.steps, loss, rate, norm, time.perf_counter() - started)
+
+    def _accumulate(self, model: nn.Module, number: int, batches: list[Inputs]) -> float:
+        """Add up the gradients of the mean loss over all answers of the batches, each process its part of them."""
+        device = next(self.model.parameters()).device
+        autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.dtype == "bfloat16")
+        weights = [weight(inputs) for inputs in batches]
+        processes = self._accelerator.num_processes
+        mine = range(self._accelerator.process_index, len(batches), processes)
+        total = torch.zeros((), device=device)
+        for place in mine:
+            seed_everything(self.recipe.seed, number, place)
+            inputs = {name: tensor.to(device) for name, tensor in batches[place].items()}
+            share = weights[place] / max(1, sum(weights))
+            with nullcontext() if place == mine[-1] else self._accelerator.no_sync(model):
+                with autocast:
+                    loss = self.loss(model, inputs)
+                # Processes average their gradients, so each counts that many times more.
+                self._accelerator.backward(loss.float() * share * processes)
+            total += loss.detach().float() * share
+        return float(self._accelerator.reduce(total, "sum"))
+
+    def _resume(self) -> None:
+        step = None if self._checkpoints is None else self._checkpoints.latest()
+        if self._checkpoints is None or step is None:
+            return
+        state = self._checkpoints.load(step, self.model, self._optimizer)
+        self.done, self.pinned = state["done"], state["pinned"]
+        self._stream.epoch, self._stream.batch = state["epoch"], state["batch"]
+        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load(saved)
+
+    def _save(self) -> None:
+        if self._checkpoints is not None and self.is_main:
+            state: dict[str, Any] = {
+                "done": self.done,
+                "pinned": self.pinned,
+                "epoch": self._stream.epoch,
+                "batch": self._stream.batch,
+                "callbacks": [callback.state() for callback in self.callbacks],
+            }
+            keep = () if self.pinned is None else (self.pinned,)
+            self._checkpoints.save(self.done, self.model, self._optimizer, state, keep)
+        self.wait()
+
+    def _describe(self, number: int) -> str:
+        loss = "" if self._last is None else f", loss {self._last.loss:.3f}"
+        return f"training step {number}{loss}"
+
+
+@contextmanager
+def _training_mode(model: nn.Module) -> Iterator[None]:
+    """Training mode; afterwards every module is in its old mode."""
+    before = {module: module.training for module in model.modules()}
+    model.train()
+    try:
+        yield
+    finally:
+        for module, mode in before.items():
+            module.training = mode

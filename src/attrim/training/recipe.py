@@ -1,0 +1,76 @@
+"""The knobs of training: one dataclass for Python, YAML and flags. It imports no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from tyro.conf import UseAppendAction
+
+from ..errors import ParameterError
+
+
+@dataclass(kw_only=True)
+class Recipe:
+    """How to train, apart from the model, the data and the loss."""
+
+    epochs: float = 3.0
+    """Passes over the training data; the last step may begin another one."""
+    steps: int | None = None
+    """Steps of the optimiser, instead of epochs."""
+    accumulation: int = 1
+    """Batches a step; their gradients are added up as if they were one batch."""
+    learning_rate: float = 5e-5
+    """Highest learning rate of AdamW."""
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    """How the learning rate falls after the warm-up."""
+    warmup: float = 0.0
+    """Steps over which the learning rate rises from 0; a number below 1 is a share of all steps."""
+    weight_decay: float = 0.01
+    """Decay of the weights that are matrices; biases and norms do not decay."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 does not limit it."""
+    freeze: UseAppendAction[tuple[str, ...]] = ()
+    """Leave parameters as they are: part of their dotted name (embeddings), or a pattern with * (repeatable)."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number type of the computation; the weights are trained in float32 either way."""
+    seed: int = 123
+    """Fixes the order of the data and dropout."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints; a run that was killed goes on from the last one."""
+
+    def check(self) -> None:
+        """Raise an error for a value that cannot be meant."""
+        positive = {
+            "epochs": self.epochs,
+            "steps": 1 if self.steps is None else self.steps,
+            "accumulation": self.accumulation,
+            "learning rate": self.learning_rate,
+            "checkpoint interval": self.checkpoint_every,
+        }
+        for name, value in positive.items():
+            if not 0 < value < math.inf:
+                raise ParameterError(f"The {name} must be a number above 0, not {value}.")
+        for name, value in {"warm-up": self.warmup, "weight decay": self.weight_decay, "clip": self.clip}.items():
+            if not 0 <= value < math.inf:
+                raise ParameterError(f"The {name} must be 0 or more, not {value}.")
+        if self.schedule not in ("constant", "linear", "cosine"):
+            raise ParameterError(f"The schedule must be constant, linear or cosine, not {self.schedule!r}.")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ParameterError(f"Training computes in float32 or bfloat16, not {self.dtype}; choose one of them.")
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step (from 0), as ``transformers.get_scheduler`` has it.
+
+        Parameters
+        ----------
+        steps : how many there are in all.
+        """
+        warmup = math.ceil(self.warmup * steps) if self.warmup < 1 else round(self.warmup)
+        if step < warmup:
+            return self.learning_rate * step / warmup
+        if self.schedule == "constant":
+            return self.learning_rate
+        done = (step - warmup) / max(1, steps - warmup)
+        return self.learning_rate * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)

@@ -1,0 +1,49 @@
+"""An endless stream of batches, epoch after epoch, that knows where it is and can begin anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from torch import Tensor
+
+from ..errors import DataError
+
+Inputs = dict[str, Tensor]
+Epochs = Callable[[int], Iterable[Inputs]]
+"""Gives the batches of an epoch, the same ones in the same order whenever it is asked."""
+
+
+class Stream:
+    """The batches of epoch 0, 1, 2 and so on.
+
+    Parameters
+    ----------
+    epoch, batch : where to begin: this many batches of this epoch are skipped.
+    """
+
+    def __init__(self, epochs: Epochs, epoch: int = 0, batch: int = 0) -> None:
+        self._epochs = epochs
+        self.epoch = epoch
+        self.batch = batch
+
+    def __iter__(self) -> Iterator[Inputs]:
+        while True:
+            begun = self.batch
+            for inputs in islice(self._epochs(self.epoch), begun, None):
+                self.batch += 1
+                yield inputs
+            if self.batch == 0:
+                raise DataError("The training data has no batches; check the data and its limit.")
+            self.epoch, self.batch = self.epoch + 1, 0
+
+
+def count(epochs: Epochs) -> int:
+    """How many batches an epoch has; they are made for it, and not kept."""
+    return sum(1 for _ in epochs(0))
+
+
+def weight(inputs: Inputs) -> int:
+    """How many answers the mean loss of a batch is over: its labels, without the ignored ones (-100)."""
+    labels = inputs.get("labels")
+    return len(next(iter(inputs.values()))) if labels is None else int((labels != -100).sum())
