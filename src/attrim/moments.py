@@ -60,7 +60,7 @@ class Plan:
             for edit, heads in self.edits:
                 if edit.overrides("edit_scores"):
                     scores = _on_heads(edit.edit_scores, scores, call, heads)
-            self._watch("scores", scores, call)
+            self.watch("scores", scores, call)
             weights = guarded_softmax(scores, function)
             for edit, heads in normalisers:
                 weights = _on_heads(edit.normalise, scores, call, heads, weights)
@@ -76,7 +76,7 @@ class Plan:
                     weights = _on_heads(edit.edit_weights, weights, call, heads)
             # Structural masks always win, whatever an edit did.
             weights = weights.masked_fill(~call.allowed, 0.0)
-        self._watch("weights", weights, call)
+        self.watch("weights", weights, call)
         return weights
 
     def output(self, output: Tensor, call: Call) -> Tensor:
@@ -84,8 +84,15 @@ class Plan:
         for edit, heads in self.edits:
             if edit.overrides("edit_output"):
                 output = _on_heads(edit.edit_output, output, call, heads)
-        self._watch("output", output, call)
+        self.watch("output", output, call)
         return output
+
+    def layer(self, moment: str, hidden: Tensor, call: Call) -> Tensor:
+        """The hidden states ``[B, L, D]`` at ``layer_input`` or ``layer_output``, edited."""
+        for edit, _ in self.edits:
+            if edit.overrides(f"edit_{moment}"):
+                hidden = getattr(edit, f"edit_{moment}")(hidden, call)
+        return hidden
 
     def run_plain(self, tensor: Tensor, call: Call) -> Tensor:
         """Apply the edits to a plain tensor: weights, or scores when an edit works on scores."""
@@ -93,10 +100,12 @@ class Plan:
             return self.weights(tensor, call)
         return self.edited(tensor, call)
 
-    def _watch(self, moment: str, tensor: Tensor, call: Call) -> None:
+    def watch(self, moment: str, tensor: Tensor, call: Call) -> None:
+        """Feed the stats that watch this moment with the heads that they chose."""
         for stat, heads in self.stats:
             if stat.moment == moment:
-                axis = _axis(call, heads)
+                # A layer has no heads to choose from.
+                axis = [0] if moment.startswith("layer") else _axis(call, heads)
                 if len(axis) == len(call.heads):
                     stat.watch(tensor.detach(), call)
                 else:

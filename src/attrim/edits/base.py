@@ -18,7 +18,7 @@ register = EDITS.register
 # No generated equality here: an edit that holds tensors would inherit it and equal any other with the same selection.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Edit:
-    """Base of all edits: override exactly one of the four moments and nothing else.
+    """Base of all edits: override exactly one of the moments and nothing else.
 
     The machinery calls the moment with the tensor reduced to the heads that ``select`` chooses, puts the result
     back among the others, and zeroes whatever lands on a forbidden cell.
@@ -47,9 +47,17 @@ class Edit:
         """Change the output ``[B, H, Q, D]`` of every head before heads are mixed."""
         return output
 
+    def edit_layer_input(self, hidden: Tensor, call: Call) -> Tensor:
+        """Change the hidden states ``[B, L, D]`` that enter a layer (a block around self-attention)."""
+        return hidden
+
+    def edit_layer_output(self, hidden: Tensor, call: Call) -> Tensor:
+        """Change the hidden states ``[B, L, D]`` that leave a layer."""
+        return hidden
+
     def overrides(self, moment: str) -> bool:
         """Whether this edit changes the given moment."""
-        return getattr(type(self), moment) is not getattr(Edit, moment)
+        return getattr(type(self), moment, None) is not getattr(Edit, moment, None)
 
     def apply(self, weights: Tensor, mask: Tensor | None = None) -> Tensor:
         """Edit a plain tensor of weights ``[B, H, Q, K]`` with no model (scores, for an edit of scores).

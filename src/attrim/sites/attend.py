@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, is_grad_enabled, nn
 
+from ..call import Call
 from ..errors import SiteError
 from ..moments import Softmax
 from . import install, interface
@@ -40,6 +42,9 @@ def attend(
         output = fused(query, key, value, call, arguments.get("scaling"), plan.stats)
         if output is not None:
             return output, None
+    for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
+        if plan.touches(moment):
+            plan.watch(moment, *_probe(tensor, real, call))
     seen = False
 
     def attention(scores: Tensor, function: Softmax) -> Tensor:
@@ -70,3 +75,12 @@ def attend(
     if plan.touches("output"):
         output = plan.output(output.transpose(1, 2), call).transpose(1, 2)
     return output, weights
+
+
+def _probe(tensor: Tensor, real: Tensor, call: Call) -> tuple[Tensor, Call]:
+    """Queries, keys or values ``[B, H, L, D]`` for stats, with the real tokens as allowed cells.
+
+    Keys and values that groups of heads share are repeated, so that every head has its own.
+    """
+    tensor = tensor.repeat_interleave(len(call.heads) // tensor.shape[1], dim=1)
+    return tensor, replace(call, allowed=real[:, None, :, None], queries=real, keys=real)

@@ -16,6 +16,7 @@ from ..errors import AttrimError, SiteError
 from ..select import Site
 from . import install, interface
 from .example import make_example
+from .layers import layers_of
 from .recorder import Event, Recorder
 from .session import active
 from .table import Facts, facts, is_vision, role_of
@@ -31,6 +32,7 @@ class Map:
     sites: list[Site]
     events: dict[int, list[Site | None]]
     modules: frozenset[int]
+    layers: dict[int, list[Site]]
     softmax_modules: set[int]
     fused_layers: set[int]
     configs: list[Any]
@@ -41,11 +43,11 @@ class Map:
         """The model itself."""
         return self.root_reference()
 
-    def wrapped(self) -> list[nn.Module]:
-        """The modules whose forward is wrapped while a context is active."""
+    def wrapped(self, layers: bool) -> list[nn.Module]:
+        """The modules whose forward is wrapped while a context is active (that of layers only when they matter)."""
         root = self.root
         assert root is not None
-        wanted = self.softmax_modules | self.fused_layers | {id(root)}
+        wanted = self.softmax_modules | self.fused_layers | {id(root)} | (self.layers.keys() if layers else set())
         return [module for module in root.modules() if id(module) in wanted]
 
 
@@ -204,4 +206,4 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
     softmax = {id(event.module) for event in events if event.route == "softmax"}
     fused = {id(module) for module in model.modules() if isinstance(module, _FUSED_LAYERS)}
     modules = frozenset(id(module) for module in model.modules())
-    return Map(weakref.ref(model), sites, calls, modules, softmax, fused, configs, row)
+    return Map(weakref.ref(model), sites, calls, modules, layers_of(model, sites), softmax, fused, configs, row)

@@ -13,6 +13,7 @@ from ..moments import Softmax
 from ..select import Site
 from . import install
 from .calls import allowed_in
+from .layers import layer_session, run_layer
 from .session import Firing, active
 from .softmax import SoftmaxMode, as_before, as_heads
 
@@ -23,6 +24,15 @@ def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) 
     for session in sessions:
         if session.map.root is module:
             session.start_pass()
+    layer = layer_session(module)
+    if layer is not None:
+        return run_layer(*layer, lambda *a, **k: _attend(module, forward, a, k), args, kwargs)
+    return _attend(module, forward, args, kwargs)
+
+
+def _attend(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a module's forward with the softmax in it edited and watched, if it is one that has any."""
+    sessions = active.get()
     if not any(id(module) in session.map.softmax_modules for session in sessions):
         if any(id(module) in session.map.fused_layers for session in sessions):
             return install.without_fast_path(forward, args, kwargs)
@@ -39,6 +49,11 @@ def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) 
         if firing.idle:
             return function(scores)
         current.append((firing, call))
+        if any(firing.plan.touches(moment) for moment in ("query", "key", "value")):
+            raise SiteError(
+                f"{call.site.name} computes its attention in private, so queries, keys and values cannot be watched "
+                "there; watch scores, weights or output, or leave the site out with Select(names=...)."
+            )
         return as_before(firing.plan.weights(heads, call, function), scores.shape)
 
     def product(output: Tensor) -> Tensor:

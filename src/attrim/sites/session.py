@@ -37,10 +37,12 @@ class Session:
         self.fired: set[Site] = set()
         self.streams: dict[str, Stream] = {}
         self._counts: dict[int, int] = {}
+        self._layer_counts: dict[int, int] = {}
 
     def start_pass(self) -> None:
         """A new forward pass of the whole model begins: every module's next call is its first."""
         self._counts.clear()
+        self._layer_counts.clear()
 
     def knows(self, module: nn.Module) -> bool:
         """Whether the module is one of this model's; an error when the dry run did not see its attention."""
@@ -62,6 +64,15 @@ class Session:
         if site is not None:
             self.fired.add(site)
         return site
+
+    def next_layer(self, module: nn.Module) -> Site | None:
+        """The self-attention site of the layer whose call begins; None when the module is no layer."""
+        sites = self.map.layers.get(id(module))
+        if sites is None:
+            return None
+        count = self._layer_counts.get(id(module), 0)
+        self._layer_counts[id(module)] = count + 1
+        return sites[count % len(sites)]
 
 
 class Firing:

@@ -22,10 +22,13 @@ class Stat:
     """
 
     registered_name: ClassVar[str]
-    moment: ClassVar[str] = "weights"  # or "scores" or "output"
+    moment: str = "weights"  # or query, key, value, scores, output, layer_input, layer_output
 
     def watch(self, tensor: Tensor, call: Call) -> None:
-        """Add one call: ``tensor`` is ``[B, H, Q, K]`` (``[B, H, Q, D]`` for the moment "output")."""
+        """Add one call: ``tensor`` is ``[B, H, Q, K]``, or ``[B, H, L, D]`` at moments other than scores and weights.
+
+        Hidden states have one head; ``call.valid`` then has a last axis of one, the real tokens.
+        """
         raise NotImplementedError
 
     def update(self, weights: Tensor, mask: Tensor | None = None, site: Site | None = None) -> None:

@@ -1,0 +1,104 @@
+"""Layers: the blocks of a model around its self-attention, whose inputs and outputs are hidden states."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..call import Call
+from ..errors import SiteError
+from ..moments import Plan
+from ..select import Site
+from .calls import Stream
+from .session import Session, active
+
+
+def layers_of(model: nn.Module, sites: Sequence[Site]) -> dict[int, list[Site]]:
+    """The self-attention sites of every layer module, by the module's id, in the order of their calls.
+
+    A layer is the outermost member of a list of modules on the way from the model to the attention.
+    """
+    found: dict[int, list[Site]] = {}
+    for site in sites:
+        query, key = site.streams
+        parts = site.path.split(".")
+        for end in range(1, len(parts) + 1):
+            parent = model.get_submodule(".".join(parts[: end - 1]))
+            if query == key and isinstance(parent, (nn.ModuleList, nn.Sequential)):
+                found.setdefault(id(model.get_submodule(".".join(parts[:end]))), []).append(site)
+                break
+    return found
+
+
+def run_layer(
+    session: Session, site: Site, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run a layer's forward with its input and output edited and watched."""
+    plan = session.plans[site]
+    hidden, put = _input(site, args, kwargs)
+    edited = plan.layer("layer_input", hidden, _call(site, hidden, None))
+    args, kwargs = put(edited)
+    result = forward(*args, **kwargs)
+    # The layer's own attention has told by now which tokens are real.
+    stream = session.streams.get(site.streams[0])
+    plan.watch("layer_input", *_rows(site, edited, stream))
+    output, replace = _output(site, result)
+    output = plan.layer("layer_output", output, _call(site, output, stream))
+    plan.watch("layer_output", *_rows(site, output, stream))
+    return replace(output)
+
+
+def layer_session(module: nn.Module) -> tuple[Session, Site] | None:
+    """The innermost active session that edits or watches hidden states at this layer, and the layer's site."""
+    chosen: tuple[Session, Site] | None = None
+    for session in active.get():
+        site = session.next_layer(module)
+        if site is None or not touches_layers(session.plans.get(site, Plan())):
+            continue
+        if chosen is not None:
+            raise SiteError(f"Two contexts change the hidden states at {site.name}; put their edits into one context.")
+        chosen = session, site
+    return chosen
+
+
+def touches_layers(plan: Plan) -> bool:
+    """Whether a plan edits or watches hidden states."""
+    return plan.touches("layer_input") or plan.touches("layer_output")
+
+
+def _input(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    if args and isinstance(args[0], Tensor):
+        return args[0], lambda hidden: ((hidden, *args[1:]), kwargs)
+    if isinstance(kwargs.get("hidden_states"), Tensor):
+        return kwargs["hidden_states"], lambda hidden: (args, {**kwargs, "hidden_states": hidden})
+    raise SiteError(f"The layer of {site.name} gets no hidden states that attrim recognises; leave it out with Select.")
+
+
+def _output(site: Site, result: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    if isinstance(result, Tensor):
+        return result, lambda hidden: hidden
+    if isinstance(result, (tuple, list)) and result and isinstance(result[0], Tensor):
+        return result[0], lambda hidden: type(result)((hidden, *result[1:]))
+    raise SiteError(
+        f"The layer of {site.name} returns no hidden states that attrim recognises; leave it out with Select."
+    )
+
+
+def _rows(site: Site, hidden: Tensor, stream: Stream | None) -> tuple[Tensor, Call]:
+    """Hidden states ``[B, L, D]`` (or ``[L, B, D]`` as XLNet has them) as ``[B, 1, L, D]``, and their call."""
+    if stream is not None and hidden.shape[1] != stream.real.shape[1] == hidden.shape[0]:
+        hidden = hidden.transpose(0, 1)
+    return hidden[:, None], _call(site, hidden, stream)
+
+
+def _call(site: Site, hidden: Tensor, stream: Stream | None) -> Call:
+    """A call whose one "head" is the whole layer and whose allowed cells are the real tokens."""
+    length = hidden.shape[1]
+    real = torch.ones(1, length, dtype=torch.bool, device=hidden.device)
+    if stream is not None and stream.real.shape[1] == length:
+        real = stream.real
+    return Call(dataclasses.replace(site, heads=1), real[:, None, :, None], real, real, (0,))
