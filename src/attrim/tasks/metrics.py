@@ -27,6 +27,15 @@ def of_labels(function: Pair) -> Metric:
     return metric
 
 
+def mean_of(column: str) -> Metric:
+    """Return the mean of one column of values from 0 to 1, in per cent."""
+
+    def metric(columns: Columns) -> Values:
+        return 100.0 * np.mean(columns[column], axis=-1)
+
+    return metric
+
+
 def average(*parts: Metric) -> Metric:
     """Return the plain mean of several metrics."""
 
