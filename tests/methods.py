@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from attrim.edits import Constant, Gate, Mask, RandomDrop, Threshold, Uniform
+from attrim.edits.hidden_quantize import HiddenQuantize
+from attrim.edits.hidden_threshold import HiddenThreshold
 
 POSITIONS = 64
 
@@ -31,4 +33,12 @@ METHODS = [
     pytest.param(Uniform(), id="uniform"),
     pytest.param(RandomDrop(0.5), id="random-drop"),
     pytest.param(RandomDrop(0.5, seed=3, renormalize=True), id="random-drop-renormalize"),
+]
+
+# Edits of hidden states, which know no heads.
+HIDDEN_METHODS = [
+    pytest.param(HiddenThreshold(0.3), id="hidden-threshold"),
+    pytest.param(HiddenQuantize("fixed-point", 8), id="hidden-quantize-fixed-point"),
+    pytest.param(HiddenQuantize("linear", 6, where="output"), id="hidden-quantize-linear"),
+    pytest.param(HiddenQuantize("log", 5), id="hidden-quantize-log"),
 ]

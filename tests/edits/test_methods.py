@@ -14,7 +14,7 @@ from attrim.call import Call
 from attrim.edits import EDITS, Edit, load_edits, save_edits
 from attrim.moments import Plan
 from attrim.select import Select, Site
-from methods import METHODS
+from methods import HIDDEN_METHODS, METHODS
 
 every_method = pytest.mark.parametrize("edit", METHODS)
 LENGTHS = (7, 4, 1)
@@ -43,7 +43,7 @@ def same(one: Edit, other: Edit) -> bool:
 
 
 def test_every_registered_edit_is_in_the_list() -> None:
-    assert {parameter.values[0].registered_name for parameter in METHODS} == set(EDITS)
+    assert {parameter.values[0].registered_name for parameter in METHODS + HIDDEN_METHODS} == set(EDITS)
 
 
 @every_method

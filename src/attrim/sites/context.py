@@ -16,7 +16,7 @@ from ..select import Select, Site
 from ..stats.base import Stat
 from . import install
 from .discover import map_of
-from .layers import touches_layers
+from .layers import check_layers, touches_layers
 from .private import run
 from .session import Session, active
 
@@ -49,6 +49,7 @@ def attach(
     """
     sites = map_of(model, example)
     plans = _plans(sites.sites, list(edits), list(stats), select or Select())
+    check_layers(sites.layers, plans)
     session = Session(sites, plans, fast)
     modules = sites.wrapped(layers=any(touches_layers(plan) for plan in plans.values()))
     install.switch(sites.configs)

@@ -20,7 +20,8 @@ from .session import Session, active
 def layers_of(model: nn.Module, sites: Sequence[Site]) -> dict[int, list[Site]]:
     """The self-attention sites of every layer module, by the module's id, in the order of their calls.
 
-    A layer is the outermost member of a list of modules on the way from the model to the attention.
+    A layer is the outermost member of a list of modules on the way from the model to the attention. Members that hold
+    the self-attention of several streams (LXMERT's cross layers) are left out: which tensor is whose does not show.
     """
     found: dict[int, list[Site]] = {}
     for site in sites:
@@ -31,7 +32,24 @@ def layers_of(model: nn.Module, sites: Sequence[Site]) -> dict[int, list[Site]]:
             if query == key and isinstance(parent, (nn.ModuleList, nn.Sequential)):
                 found.setdefault(id(model.get_submodule(".".join(parts[:end]))), []).append(site)
                 break
-    return found
+    return {identity: own for identity, own in found.items() if len({site.role for site in own}) == 1}
+
+
+def check_layers(layers: dict[int, list[Site]], plans: dict[Site, Plan]) -> None:
+    """Refuse edits and stats of hidden states that would find no layer to act on."""
+    known = {site for own in layers.values() for site in own}
+    touched = [site for site, plan in plans.items() if touches_layers(plan)]
+    for site in touched:
+        query, key = site.streams
+        if query == key and site not in known:
+            raise SiteError(
+                f"{site.name} has no layer of its own whose hidden states could be edited or watched; "
+                "choose other sites with select=Select(names=...)."
+            )
+    if touched and not known.intersection(touched):
+        raise SiteError(
+            "An edit or stat of hidden states chooses no layer: select self-attention sites, each stands for its layer."
+        )
 
 
 def run_layer(

@@ -42,3 +42,13 @@ def normalise_wide(wide: Tensor) -> None:
 def from_wide(wide: Tensor) -> Tensor:
     """Wide fixed-point integers ``[..., 2]`` as float64 ``[...]``."""
     return (wide[..., 0].double() * (1 << _LOW_BITS) + wide[..., 1].double()) / ONE
+
+
+def add_words(wide: Tensor, increments: Tensor) -> None:
+    """Add the sums over the last axis of int64 ``[..., N]``, of any sign, to the wide integers ``[..., 2]`` in place.
+
+    The two words are summed apart, so that large numbers do not overflow on the way.
+    """
+    wide[..., 0] += (increments >> _LOW_BITS).sum(-1)
+    wide[..., 1] += (increments & _LOW_MASK).sum(-1)
+    normalise_wide(wide)
