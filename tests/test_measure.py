@@ -15,6 +15,7 @@ import attrim
 from attrim.errors import DataError, SelectionError
 from attrim.kernels import attend as fused
 from attrim.stats import Histogram, Mean, Moments, Sample
+from attrim.stats.base import Stat
 from attrim.stats.store import Stats
 
 SMALL = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
@@ -132,6 +133,15 @@ def test_everything_is_restored_after_an_error() -> None:
         attrim.measure(model, broken(), [Mean()], progress=False)
     assert model.training
     assert model.config._attn_implementation != "attrim"
+
+
+@pytest.mark.parametrize("kind", [Histogram, Mean, Moments, Sample])
+def test_a_measured_stat_goes_on_counting_outside_of_inference_mode(kind: type[Stat]) -> None:
+    stats = attrim.measure(bert(), batches(2), kind(), progress=False)
+    site = stats[kind.__name__].sites[0]  # type: ignore[attr-defined]
+    stats[kind.__name__].update(torch.full((1, 4, 20, 20), 0.05), site=site)
+    merged = kind().merge(stats[kind.__name__])
+    merged.update(torch.full((1, 4, 20, 20), 0.05), site=site)
 
 
 def test_select_and_edits() -> None:

@@ -13,6 +13,7 @@ from ..call import Call
 from ..errors import ParameterError
 from .base import register
 from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges
+from .memory import lasting_zeros
 from .rowfacts import RowFacts, row_facts
 from .sitewise import SiteStat, finite
 
@@ -50,7 +51,7 @@ class Histogram(SiteStat):
         shapes = {"counts": (heads, BINS), "below_uniform": (heads,)}
         if self.rows:
             shapes |= RowFacts.shapes(heads, self.bins)
-        return {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
+        return {name: lasting_zeros(*shape) for name, shape in shapes.items()}
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""

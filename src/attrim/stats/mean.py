@@ -12,7 +12,8 @@ from ..errors import DataError
 from ..select import Site
 from .base import register
 from .fixed import FRACTION_BITS, from_fixed, to_fixed
-from .sitewise import Record, SiteStat, finite, grown
+from .memory import grown
+from .sitewise import Record, SiteStat, finite
 
 MOST_EXAMPLES = 1 << (62 - FRACTION_BITS)
 """With more examples a cell whose weight is always 1 would overflow."""

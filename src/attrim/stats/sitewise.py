@@ -14,6 +14,7 @@ from ..errors import ArtefactError, DataError, SelectionError
 from ..select import Site
 from .base import Stat
 from .fixed import normalise_wide
+from .memory import grown
 
 Rule = Literal["add", "wide", "maximum", "minimum"]
 
@@ -56,7 +57,8 @@ class SiteStat(Stat):
         """The record of a site, of which these heads are watched, made on the first call."""
         record = self.records.get(site.name)
         if record is None:
-            record = self.records[site.name] = Record(site, heads, self.empty(len(heads)))
+            with torch.inference_mode(False):  # tensors that are made in it could not be changed outside of it
+                record = self.records[site.name] = Record(site, heads, self.empty(len(heads)))
         if record.heads != heads:
             raise SelectionError(
                 f"{type(self).__name__} watched heads {record.heads} of {site.name!r} and now gets {heads}; "
@@ -158,18 +160,6 @@ def _merged(rule: Rule, mine: Tensor, theirs: Tensor) -> Tensor:
     if rule == "wide":
         normalise_wide(merged)
     return merged
-
-
-def grown(tensor: Tensor, shape: Iterable[int]) -> Tensor:
-    """The tensor in the corner of a larger one of zeros; a first axis of one (shared by heads) is repeated."""
-    shape = list(shape)
-    if list(tensor.shape) == shape:
-        return tensor
-    if tensor.ndim and tensor.shape[0] == 1:
-        tensor = tensor.expand(shape[0], *tensor.shape[1:])
-    larger = tensor.new_zeros(shape)
-    larger[tuple(slice(size) for size in tensor.shape)] = tensor
-    return larger
 
 
 def finite(weights: Tensor, valid: Tensor, site: Site) -> Tensor:
