@@ -11,6 +11,7 @@ import torch
 from attrim.edits import Constant, Gate, Mask, RandomDrop, Threshold, Uniform
 from attrim.edits.hidden_quantize import HiddenQuantize
 from attrim.edits.hidden_threshold import HiddenThreshold
+from attrim.edits.quantize import Quantize
 
 POSITIONS = 64
 
@@ -33,6 +34,8 @@ METHODS = [
     pytest.param(Uniform(), id="uniform"),
     pytest.param(RandomDrop(0.5), id="random-drop"),
     pytest.param(RandomDrop(0.5, seed=3, renormalize=True), id="random-drop-renormalize"),
+    pytest.param(Quantize("linear-slog-clamped-midval", 3), id="quantize"),
+    pytest.param(Quantize("uniform-slog-clamped-mean", 2, scope="row", renormalize=True), id="quantize-row"),
 ]
 
 # Edits of hidden states, which know no heads.

@@ -1,0 +1,149 @@
+"""A codebook: few values that stand for all attention weights, and the edges that say which one does."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..edits.rows import precise
+from ..errors import ParameterError, ShapeError
+from . import lookup
+from .rounding import round_up, round_within
+
+Scope = Literal["row", "head", "layer"]
+Tie = Literal["upper", "lower"]
+
+
+@dataclass(frozen=True, eq=False)
+class Codebook:
+    """Which value stands for a weight: ``values[k]`` where ``k`` is the number of edges that the weight reaches.
+
+    Everything is kept in float64. A weight of another dtype gets the bin that its exact number has; only the value
+    is rounded to that dtype.
+
+    Parameters
+    ----------
+    edges : float64 ``[..., E]``, growing and not negative. Leading axes, if any, are those of the weights
+        (``[B|1, H|1, Q|1]``), so that examples, heads or rows have edges of their own.
+    values : float64 ``[..., E + 1]``; ``values[0]`` stands for all below the first edge, negative weights included.
+    name : the method that made it.
+    bits : how many bits a code has (default: as many as the values need).
+    scope : what has edges of its own; None where all weights share them.
+    tie : whether a weight equal to an edge belongs to the bin above it or to the one below.
+    """
+
+    edges: Tensor
+    values: Tensor
+    name: str = "custom"
+    bits: int | None = None
+    scope: Scope | None = None
+    tie: Tie = "upper"
+
+    def __post_init__(self) -> None:
+        edges, values = (torch.as_tensor(given).detach().double() for given in (self.edges, self.values))
+        if not 1 <= edges.ndim <= 4 or values.shape != (*edges.shape[:-1], edges.shape[-1] + 1):
+            raise ShapeError(
+                f"A codebook with edges {list(edges.shape)} needs values of the same shape with one more at the end, "
+                f"not {list(values.shape)}."
+            )
+        if bool((edges.diff(dim=-1) < 0).any()) or bool((edges < 0).any()) or not bool(torch.isfinite(values).all()):
+            raise ParameterError("The edges of a codebook must grow from 0 on and its values must be numbers.")
+        if self.tie not in get_args(Tie) or self.scope not in (None, *get_args(Scope)):
+            raise ParameterError(f"A codebook cannot have the tie rule {self.tie!r} with the scope {self.scope!r}.")
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "values", values)
+        if self.bits is None:
+            object.__setattr__(self, "bits", max(1, edges.shape[-1].bit_length()))
+
+    def codes(self, weights: Tensor) -> Tensor:
+        """The code of every weight, int64 of the same shape ``[B, H, Q, K]`` (any shape where all share the edges)."""
+        wide = weights.detach().to(precise(weights.dtype)).contiguous()
+        edges = self._rounded_edges(wide.dtype, wide.device)
+        if edges.ndim == 1:
+            return torch.bucketize(wide, edges, right=self.tie == "upper")
+        order, groups = self._groups(wide)
+        flat = wide.permute(order).reshape(groups, -1)
+        found = torch.searchsorted(edges.reshape(groups, -1), flat, right=self.tie == "upper")
+        return found.view([wide.shape[axis] for axis in order]).permute(_inverse(order))
+
+    def apply(self, weights: Tensor, fast: bool = True) -> Tensor:
+        """The values that stand for the weights, in their shape and dtype; no gradient.
+
+        Parameters
+        ----------
+        fast : allow the compiled look-up, which gives the same bits as the sorted search.
+        """
+        values = self._rounded_values(weights.dtype, weights.device)
+        if fast and self.tie == "upper" and values.ndim == 1 and lookup.supports(weights):
+            table = self._table()
+            if table is not None:
+                return lookup.look_up(weights.detach(), table)
+        codes = self.codes(weights)
+        if values.ndim == 1:
+            return values[codes]
+        order, groups = self._groups(weights)
+        flat = codes.permute(order)
+        found = values.reshape(groups, -1).gather(1, flat.reshape(groups, -1))
+        return found.view(flat.shape).permute(_inverse(order))
+
+    @functools.cached_property
+    def _cache(self) -> dict[Any, Any]:
+        return {}
+
+    def _rounded_edges(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        key = "edges", dtype, device
+        if key not in self._cache:
+            # A weight exceeds an edge when it exceeds the edge rounded down, and reaches it when rounded up.
+            exact = round_up(self.edges, dtype)
+            if self.tie == "lower":
+                exact = torch.where(exact.double() > self.edges, torch.nextafter(exact, exact.new_zeros(())), exact)
+            self._cache[key] = exact.contiguous().to(device)
+        return self._cache[key]
+
+    def _rounded_values(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        key = "values", dtype, device
+        if key not in self._cache:
+            self._cache[key] = round_within(self.values, self.edges, dtype).to(device)
+        return self._cache[key]
+
+    def _table(self) -> lookup.Table | None:
+        if "table" not in self._cache:
+            cpu = torch.device("cpu")
+            edges, values = self._rounded_edges(torch.float32, cpu), self._rounded_values(torch.float32, cpu)
+            self._cache["table"] = lookup.make_table(edges, values)
+        return self._cache["table"]
+
+    def _groups(self, weights: Tensor) -> tuple[list[int], int]:
+        """The axes of the weights with those first that have edges of their own, and how many groups these make."""
+        leading = self.edges.shape[:-1]
+        if len(leading) != weights.ndim - 1 or any(
+            own not in (1, size) for own, size in zip(leading, weights.shape, strict=False)
+        ):
+            raise ShapeError(
+                f"A codebook with edges {list(self.edges.shape)} does not fit weights {list(weights.shape)}; "
+                "its leading axes must be 1 or those of the weights."
+            )
+        own = [axis for axis, size in enumerate(leading) if size > 1]
+        order = own + [axis for axis in range(weights.ndim) if axis not in own]
+        return order, self.edges[..., 0].numel()
+
+    def state(self) -> dict[str, Any]:
+        """Everything in it as tensors and JSON values: ``Codebook(**state)`` is the same codebook."""
+        fields = ("edges", "values", "name", "bits", "scope", "tie")
+        return {name: getattr(self, name) for name in fields}
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> Codebook:
+        """The inverse of :meth:`state`; refuses what is no codebook."""
+        if not {"edges", "values"} <= state.keys() <= {"edges", "values", "name", "bits", "scope", "tie"}:
+            raise ParameterError(f"A codebook has edges and values, not {', '.join(map(str, state)) or 'nothing'}.")
+        return cls(**state)
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)

@@ -1,0 +1,118 @@
+"""The fast path of codebooks: the first bits of a float32 number a cell of a table, and one comparison does the rest.
+
+Floats that are not negative are ordered as their bits are, so a cell is a short range of numbers. The table is cut so
+fine that a cell holds one edge at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from ..kernels import attend, team
+
+LARGEST_TABLE = 1 << 16
+"""Cells; a larger table leaves the processor's cache, and the sorted search is as fast."""
+
+FEWEST = 1 << 12
+"""Weights from which on the fixed cost of starting the threads is paid back."""
+
+NOT_FINITE = 0x7F800000
+PARAMETERS = (
+    "next", "weights", "result", "size", "lowest", "cells", "edges", "values", "codes", "base", "top", "shift",
+)  # fmt: skip
+"""The numbers (addresses and sizes) that the compiled look-up reads, in this order."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A codebook for float32, cut into cells.
+
+    Attributes
+    ----------
+    lowest : uint16 ``[cells]``, how many edges lie below each cell.
+    edges : int32 ``[codes]``, the bits of the edge above each code; the last is out of reach.
+    values : float32 ``[codes]``.
+    base, top : the bits of the first and the last cell.
+    shift : how many bits of a weight do not matter for its cell.
+    """
+
+    lowest: numpy.ndarray
+    edges: numpy.ndarray
+    values: numpy.ndarray
+    base: int
+    top: int
+    shift: int
+
+
+def make_table(edges: Tensor, values: Tensor) -> Table | None:
+    """The table of float32 edges ``[E]`` and values ``[E + 1]``; None where it would be too large."""
+    bits = edges.contiguous().numpy().view(numpy.int32).astype(numpy.int64)
+    distinct = numpy.unique(bits)
+    if len(distinct) == 0 or distinct[0] <= 0 or distinct[-1] >= NOT_FINITE:
+        return None
+    shift = 23
+    while len(numpy.unique(distinct >> shift)) < len(distinct):
+        shift -= 1
+    base = int(distinct[0] >> shift << shift)
+    cells = int((distinct[-1] - base) >> shift) + 1
+    if cells > LARGEST_TABLE:
+        return None
+    lowest = numpy.searchsorted(distinct, base + (numpy.arange(cells) << shift))
+    # Equal edges leave the codes between them without weights, so only the last of each stays.
+    used = numpy.append(0, numpy.searchsorted(bits, distinct, side="right"))
+    above = numpy.append(distinct, numpy.iinfo(numpy.int32).max)
+    return Table(
+        lowest.astype(numpy.uint16),
+        above.astype(numpy.int32),
+        values.numpy()[used],
+        base,
+        int(distinct[-1]),
+        shift,
+    )
+
+
+def look_up(weights: Tensor, table: Table) -> Tensor:
+    """The values that stand for the weights, which must be numbers."""
+    from .compiled import job
+
+    weights = weights.contiguous()
+    result = torch.empty_like(weights)
+    following = torch.zeros(1, dtype=torch.int64)
+    known: dict[str, int | Tensor | numpy.ndarray] = {
+        "next": following,
+        "weights": weights,
+        "result": result,
+        "size": weights.numel(),
+        "lowest": table.lowest,
+        "cells": len(table.lowest),
+        "edges": table.edges,
+        "values": table.values,
+        "codes": len(table.values),
+        "base": table.base,
+        "top": table.top,
+        "shift": table.shift,
+    }
+    numbers = [_number(known[name]) for name in PARAMETERS]
+    parameters = numpy.array(numbers, dtype=numpy.int64)
+    team.run(job.address, parameters.ctypes.data)
+    return result
+
+
+def _number(given: int | Tensor | numpy.ndarray) -> int:
+    if isinstance(given, Tensor):
+        return given.data_ptr()
+    return given.ctypes.data if isinstance(given, numpy.ndarray) else given
+
+
+def supports(weights: Tensor) -> bool:
+    """Whether the compiled look-up applies: float32 on the processor, and enough of it."""
+    return (
+        weights.device.type == "cpu"
+        and weights.dtype == torch.float32
+        and weights.numel() >= FEWEST
+        and attend.available()
+    )

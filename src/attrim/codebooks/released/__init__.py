@@ -1,0 +1,1 @@
+"""What the paper's released functions compute, oddities included, for ``Quantize(..., as_coded=True)``."""
