@@ -5,6 +5,7 @@ from __future__ import annotations
 from .base import Command, Outcome
 from .demo import Demo
 from .evaluate import Evaluate
+from .export import Export
 from .ls import Ls
 from .measure import Measure
 from .sites import Sites
@@ -16,7 +17,8 @@ COMMANDS: dict[str, type[Command]] = {
     "sites": Sites,
     "measure": Measure,
     "evaluate": Evaluate,
+    "export": Export,
     "train": Train,
 }
 
-__all__ = ["COMMANDS", "Command", "Demo", "Evaluate", "Ls", "Measure", "Outcome", "Sites", "Train"]
+__all__ = ["COMMANDS", "Command", "Demo", "Evaluate", "Export", "Ls", "Measure", "Outcome", "Sites", "Train"]
