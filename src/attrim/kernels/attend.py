@@ -61,21 +61,24 @@ def attend(
     batch, heads, queries, size = query.shape
     scaling = size**-0.5 if scaling is None else scaling
     output = query.new_empty(batch, queries, heads, value.shape[-1])
+    scratch = query.new_empty(0)  # one for all blocks; it grows to the first, which is among the largest
     for block in blocks(spans, heads):
-        weights = _weights(query, key, call, block, scaling)
+        scratch = scratch if scratch.numel() >= block.cells else query.new_empty(block.cells)
+        weights = _weights(query, key, call, block, scaling, scratch[: block.cells])
         feed.add(weights, block)
         mixed = torch.bmm(weights.flatten(0, 1), _of_heads(value, heads, block))
         output[block.examples, block.queries, block.heads] = mixed.view(*weights.shape[:3], -1).transpose(1, 2)
     return output
 
 
-def _weights(query: Tensor, key: Tensor, call: Call, block: Block, scaling: float) -> Tensor:
-    """The attention weights ``[b, h, q, k]`` of a block, contiguous."""
+def _weights(query: Tensor, key: Tensor, call: Call, block: Block, scaling: float, scratch: Tensor) -> Tensor:
+    """The attention weights ``[b, h, q, k]`` of a block, in the memory of ``scratch``."""
     some = query[block.examples, block.heads, block.queries]
     keys = _of_heads(key, query.shape[1], block)
     # With beta=0 the first argument only lends its type: the product is scaled without another pass over it.
-    scores = torch.baddbmm(query.new_empty(1, 1, 1), some.flatten(0, 1), keys.transpose(1, 2), beta=0, alpha=scaling)
-    scores = scores.view(*some.shape[:3], -1)
+    into = scratch.view(keys.shape[0], some.shape[2], keys.shape[1])
+    torch.baddbmm(query.new_empty(1, 1, 1), some.flatten(0, 1), keys.transpose(1, 2), beta=0, alpha=scaling, out=into)
+    scores = into.view(*some.shape[:3], keys.shape[1])
     if not block.full:
         examples = block.examples if call.allowed.shape[0] > 1 else slice(None)
         allowed = call.allowed[examples, :, block.queries, block.keys]

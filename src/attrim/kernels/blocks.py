@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -60,6 +61,12 @@ class Block:
     queries: slice
     keys: slice
     full: bool  # whether every query of the block may attend to all of these keys
+
+    @property
+    def cells(self) -> int:
+        """How many weights the block has."""
+        sizes = (part.stop - part.start for part in (self.examples, self.heads, self.queries, self.keys))
+        return math.prod(sizes)
 
 
 def blocks(spans: Spans, heads: int, cells: int = CELLS) -> Iterator[Block]:
