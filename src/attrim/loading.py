@@ -57,7 +57,7 @@ def load_model(
     model_class = getattr(transformers, KINDS[kind])
     place, number_type = _device(device), _dtype(dtype)
     labels = {} if num_labels is None else {"num_labels": num_labels}
-    with one_sentence(f"The model {str(name)!r} could not be loaded as {kind}"), _quiet():
+    with one_sentence(f"The model {str(name)!r} could not be loaded as {kind}"), quiet():
         if str(name) in tiny.TINY:
             model = tiny.tiny_model(str(name), model_class, **labels)
         else:
@@ -81,7 +81,7 @@ def load_tokenizer(
     """Load the tokenizer of a model; one without a padding token pads with its end-of-text token."""
     if str(name) in tiny.TINY:
         return tiny.tiny_tokenizer()
-    with one_sentence(f"The tokenizer of {str(name)!r} could not be loaded"), _quiet():
+    with one_sentence(f"The tokenizer of {str(name)!r} could not be loaded"), quiet():
         source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     # Without tokenizer files, transformers makes an empty tokenizer that knows nothing but special tokens.
@@ -151,7 +151,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence progress bars and load reports: what matters in a report becomes an error."""
     logging = transformers.utils.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -95,13 +95,14 @@ class Train(OnData, Recipe):
         """The task with its training data, and with its validation data."""
         from ..tasks import TASKS
 
-        task = self.load_task()
-        if not task.metrics:
+        training = self.load_task()
+        validation = dataclasses.replace(self, limit=self.evaluate_limit).load_task()
+        if not training.metrics:
             raise DataError(f"The task {self.task} has no metric, so a model cannot be trained for it; choose another.")
-        known = [field.name for field in dataclasses.fields(task)]
+        known = [field.name for field in dataclasses.fields(training)]
         options: dict[str, Any] = {"split": "train"} if "split" in known else {}
         options |= named_values(self.train_option, f"task {self.task}", TASKS[self.task])
-        return dataclasses.replace(task, **options), dataclasses.replace(task, limit=self.evaluate_limit)
+        return dataclasses.replace(training, **options), validation
 
     def _load(self, task: Task) -> Any:
         """Load the model with the head that it has for this task, or with a new one."""

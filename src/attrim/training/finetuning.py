@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..atomic import replace_folder, storage
 from ..edits.base import Edit
-from ..loading import check_fit
+from ..loading import check_fit, quiet
 from ..results import Result
 from ..runs import Run
 from ..select import Select
@@ -99,7 +99,7 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)
 
-    with storage(folder):
+    with storage(folder), quiet():
         replace_folder(folder, write)
 
 

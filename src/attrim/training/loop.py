@@ -107,7 +107,8 @@ class Loop:
         self._accelerator = Accelerator(device_placement=False)
         self._batches = recipe.accumulation * self._accelerator.num_processes
         self._stream = Stream(epochs)
-        self.steps = recipe.steps or math.ceil(recipe.epochs * count(epochs) / self._batches)
+        # At least one step, so that data without batches is an error and not nothing.
+        self.steps = recipe.steps or max(1, math.ceil(recipe.epochs * count(epochs) / self._batches))
         self._last: Step | None = None
 
     def run(self) -> None:
@@ -176,7 +177,7 @@ class Loop:
         for place in mine:
             seed_everything(self.recipe.seed, number, place)
             inputs = {name: tensor.to(device) for name, tensor in batches[place].items()}
-            share = weights[place] / max(1, sum(weights))
+            share = weights[place] / sum(weights)
             with nullcontext() if place == mine[-1] else self._accelerator.no_sync(model):
                 with autocast:
                     loss = self.loss(model, inputs)

@@ -15,7 +15,7 @@ Epochs = Callable[[int], Iterable[Inputs]]
 
 
 class Stream:
-    """The batches of epoch 0, 1, 2 and so on.
+    """The batches of epoch 0, 1, 2 and so on, without those that have no answer to learn from.
 
     Parameters
     ----------
@@ -29,18 +29,22 @@ class Stream:
 
     def __iter__(self) -> Iterator[Inputs]:
         while True:
-            begun = self.batch
-            for inputs in islice(self._epochs(self.epoch), begun, None):
+            empty = self.batch == 0
+            for inputs in islice(self._epochs(self.epoch), self.batch, None):
                 self.batch += 1
-                yield inputs
-            if self.batch == 0:
-                raise DataError("The training data has no batches; check the data and its limit.")
+                if weight(inputs):
+                    empty = False
+                    yield inputs
+            if empty:
+                raise DataError(
+                    "The training data has nothing to learn from; check the data, its labels and its limit."
+                )
             self.epoch, self.batch = self.epoch + 1, 0
 
 
 def count(epochs: Epochs) -> int:
-    """How many batches an epoch has; they are made for it, and not kept."""
-    return sum(1 for _ in epochs(0))
+    """How many batches of an epoch have answers; they are made for it, and not kept."""
+    return sum(weight(inputs) > 0 for inputs in epochs(0))
 
 
 def weight(inputs: Inputs) -> int:
