@@ -18,8 +18,8 @@ from ..intervals import Columns, Metric
 from ..loading import load_model, longest_input
 from ..registry import Registry
 from ..tiny import TINY
-from .batching import Batch, make_batches, sample, shuffle_batches, with_decoder
-from .rows import Example, Row, encode_texts
+from .batching import Batch, make_batches, sample, shuffle_batches, shuffle_rows, with_decoder
+from .rows import Encode, Example, Row, encode_texts
 
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
 register = TASKS.register
@@ -96,11 +96,15 @@ class Task:
     def examples(self) -> Iterator[Example]:
         """Yield the chosen examples; never none."""
         empty = True
-        for example in sample(self.read(), self.limit, self.seed):
+        for example in self.choose(self.read()):
             empty = False
             yield example
         if empty:
             raise DataError(f"The task {self.registered_name} found no examples in {self.data or 'the hub data'}.")
+
+    def choose(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Keep ``limit`` of the examples."""
+        return sample(examples, self.limit, self.seed)
 
     def batches(self, tokenizer: Any, max_length: int | None = None) -> Iterator[Batch]:
         """Yield all examples as batches; ``max_length`` may lower the task's own."""
@@ -127,7 +131,8 @@ class Task:
         examples = list(self.examples())
         generator.shuffle(examples)
         longest = min(self.max_length, longest_input(model, tokenizer) or self.max_length)
-        batches = make_batches(examples, tokenizer, self.batch_size, longest, self.train_rows)
+        encode: Encode = lambda *given: shuffle_rows(self.train_rows(*given), generator)
+        batches = make_batches(examples, tokenizer, self.batch_size, longest, encode)
         for batch in shuffle_batches(batches, generator):
             yield {**batch.inputs, **self.train_labels(batch, model)}
 

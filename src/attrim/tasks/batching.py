@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # How many batches of rows are sorted by length together. Larger saves padding and costs memory.
 WINDOW = 64
+# How many rows to train with are held back to shuffle them.
+HELD = 4096
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,14 @@ def make_batches(
             f"The tokenizer {type(tokenizer).__name__} has no padding token; set tokenizer.pad_token, "
             "or load it with attrim.load_tokenizer, which does."
         )
+    empty = True
     for window in chunks(encode(examples, tokenizer, max_length), batch_size * WINDOW):
+        empty = False
         order = np.argsort([-len(row.inputs["input_ids"]) for row in window], kind="stable")
         for chosen in chunks(order, batch_size):
             yield _batch([window[place] for place in chosen], tokenizer)
+    if empty:
+        raise DataError("Every text is too short for this task; use longer texts or another option of the task.")
 
 
 def _batch(rows: list[Row], tokenizer: Any) -> Batch:
@@ -100,6 +106,20 @@ def _batch(rows: list[Row], tokenizer: Any) -> Batch:
         labels=np.array([np.nan if row.label is None else row.label for row in rows], dtype=np.float64),
         targets={name: pad_targets([row.targets[name] for row in rows], length, left) for name in rows[0].targets},
     )
+
+
+def shuffle_rows(rows: Iterable[T], generator: random.Random) -> Iterator[T]:
+    """Move the rows of one example apart, holding ``HELD`` of them in memory."""
+    held: list[T] = []
+    for row in rows:
+        if len(held) < HELD:
+            held.append(row)
+        else:
+            place = generator.randrange(HELD)
+            out, held[place] = held[place], row
+            yield out
+    generator.shuffle(held)
+    yield from held
 
 
 def shuffle_batches(batches: Iterable[T], generator: random.Random) -> Iterator[T]:
