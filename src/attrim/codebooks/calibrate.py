@@ -48,18 +48,24 @@ def grid_search(
 def entropy_search(values: Tensor, counts: Tensor, bits: int, logarithmic: bool) -> float:
     """The lower end of the range: the middle of the lowest kept of 2048 bins, where 2^bits groups lose least.
 
-    A group without weights counts as lossless (the released search gave up there).
+    As in TensorRT, the reference has the mass that was cut off in its outermost bin and the candidate does not, so that
+    cutting off much is a loss. A group without weights counts as lossless (the released search gave up there).
     """
     half = (log_ladder if logarithmic else linear_ladder)(LOG_FLOOR if logarithmic else 0.0, 1.0, SEARCH_BINS)
-    edges, middles = half[::2], half[1::2]
+    edges, middles = half[::2].contiguous(), half[1::2]
     places = (torch.bucketize(values, edges, right=True) - 1).clamp_max(SEARCH_BINS - 1)
     inside = places >= 0
     mass = torch.bincount(places[inside], counts[inside], SEARCH_BINS).numpy()
+    dropped = mass.cumsum()
     best = (float("inf"), SEARCH_BINS)
     for kept in range(2**bits + 1, SEARCH_BINS):
-        high = mass[-kept:].copy()
-        high[0] += mass[:-kept].sum()
-        best = min(best, (mean_divergence(high, _grouped(high, 2**bits)), kept))
+        candidate = mass[-kept:]
+        below = dropped[-kept - 1]
+        if candidate[0] == 0 and below > 0:
+            continue  # nothing in the candidate could stand for what was cut off
+        reference = candidate.copy()
+        reference[0] += below
+        best = min(best, (mean_divergence(reference, _grouped(candidate, 2**bits)), kept))
     return float(middles[SEARCH_BINS - best[1]])
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..edits.rows import precise
 from ..errors import ParameterError, ShapeError
 from . import lookup
 from .rounding import round_up, round_within
@@ -51,7 +50,8 @@ class Codebook:
                 f"A codebook with edges {list(edges.shape)} needs values of the same shape with one more at the end, "
                 f"not {list(values.shape)}."
             )
-        if bool((edges.diff(dim=-1) < 0).any()) or bool((edges < 0).any()) or not bool(torch.isfinite(values).all()):
+        falling = bool((edges.diff(dim=-1) < 0).any()) or not bool((edges >= 0).all())
+        if falling or not bool(torch.isfinite(values).all()):
             raise ParameterError("The edges of a codebook must grow from 0 on and its values must be numbers.")
         if self.tie not in get_args(Tie) or self.scope not in (None, *get_args(Scope)):
             raise ParameterError(f"A codebook cannot have the tie rule {self.tie!r} with the scope {self.scope!r}.")
@@ -62,7 +62,7 @@ class Codebook:
 
     def codes(self, weights: Tensor) -> Tensor:
         """The code of every weight, int64 of the same shape ``[B, H, Q, K]`` (any shape where all share the edges)."""
-        wide = weights.detach().to(precise(weights.dtype)).contiguous()
+        wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32)).contiguous()
         edges = self._rounded_edges(wide.dtype, wide.device)
         if edges.ndim == 1:
             return torch.bucketize(wide, edges, right=self.tie == "upper")

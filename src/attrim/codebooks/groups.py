@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..edits.rows import precise
 from .base import Method, named
 from .codebook import Codebook, Scope
 from .rounding import round_up
@@ -33,7 +32,7 @@ class Groups:
     @classmethod
     def of(cls, weights: Tensor, valid: Tensor, scope: Scope) -> Groups:
         """The groups of weights ``[B, H, Q, K]``; only the cells of the bool tensor ``valid`` (same axes) count."""
-        wide = weights.detach().to(precise(weights.dtype))
+        wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
         valid = valid.expand_as(wide)
         inner = AXES[scope] - 1  # the axis that becomes that of the groups
         filled = wide.masked_fill(~valid, float("inf")).flatten(0, inner).flatten(1)
@@ -59,7 +58,10 @@ class Groups:
         places = torch.cat([self.below(edges), self.counts[:, None]], -1)
         sums = torch.nn.functional.pad(self.ranked.nan_to_num(posinf=0.0).cumsum(-1, dtype=torch.float64), (1, 0))
         total, count = sums.gather(1, places).diff(dim=-1), places.diff(dim=-1)
-        return torch.where(count > 0, total / count.clamp_min(1), edges.nan_to_num(posinf=0.0))
+        # Rounding must not carry a mean past the weights that it stands for.
+        mean = torch.maximum(total / count.clamp_min(1), self.at(places[:, :-1]))
+        mean = torch.minimum(mean, self.at(places[:, 1:] - 1))
+        return torch.where(count > 0, mean, edges.nan_to_num(posinf=0.0))
 
 
 def fit_groups(method: Method, weights: Tensor, valid: Tensor, scope: Scope, options: dict[str, Any]) -> Codebook:

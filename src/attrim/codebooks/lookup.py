@@ -77,7 +77,7 @@ def make_table(edges: Tensor, values: Tensor) -> Table | None:
 
 def look_up(weights: Tensor, table: Table) -> Tensor:
     """The values that stand for the weights, which must be numbers."""
-    from .compiled import job
+    from ..kernels import _compiled
 
     weights = weights.contiguous()
     result = torch.empty_like(weights)
@@ -98,7 +98,7 @@ def look_up(weights: Tensor, table: Table) -> Tensor:
     }
     numbers = [_number(known[name]) for name in PARAMETERS]
     parameters = numpy.array(numbers, dtype=numpy.int64)
-    team.run(job.address, parameters.ctypes.data)
+    team.run(_compiled.look_up, parameters.ctypes.data)
     return result
 
 
