@@ -227,10 +227,7 @@ def test_a_killed_training_resumes_with_the_same_weights(glue: Path) -> None:
     [other] = whole.iterdir()
     name = "model/model.safetensors"
     assert (folder / name).read_bytes() == (other / name).read_bytes()
-    last = "checkpoints/step-000036"
-    for part in ("weights", "optimizer"):
-        first, second = (load_file(place / last / f"{part}.safetensors") for place in (folder, other))
-        assert all(torch.equal(first[key], second[key]) for key in {*first, *second})
+    assert not (folder / "checkpoints").exists()
     with Run.read(folder) as first_run, Run.read(other) as second_run:
         assert first_run.metrics() == second_run.metrics()
 

@@ -6,9 +6,11 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -409,3 +411,12 @@ def test_two_processes_do_what_two_batches_a_step_do(tmp_path):
     first, second = load_file(one), load_file(two)
     assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
     assert not torch.equal(first["first.weight"], dict(Net().named_parameters())["first.weight"])
+
+
+def test_the_example_in_the_docs_learns():
+    text = (Path(__file__).parent.parent / "docs" / "train.md").read_text()
+    names: dict = {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1), names)
+    losses = names["losses"].losses
+    assert len(losses) == 60
+    assert losses[-1] < 0.1 * losses[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..atomic import replace_folder, storage
+from ..atomic import remove_folder, replace_folder, storage
 from ..edits.base import Edit
 from ..loading import check_fit, quiet
 from ..results import Result
@@ -69,7 +69,7 @@ def finetune(
     """
     check_fit(model, tokenizer)
     training.check(model)
-    folder = run.folder / "model"
+    folder, checkpoints = run.folder / "model", run.folder / "checkpoints"
     epochs: Epochs = lambda epoch: training.train_batches(tokenizer, model, seed=recipe.seed, epoch=epoch)
     if not run.finished:
         loop = Loop(
@@ -77,7 +77,7 @@ def finetune(
             epochs,
             recipe,
             callbacks=[*callbacks, Record(run), Validate(validation, tokenizer, run, evaluate_every, keep_best)],
-            folder=run.folder / "checkpoints",
+            folder=checkpoints,
             progress=progress,
         )
         context = edit(model, *edits, select=select, example=_example(model, epochs)) if edits else nullcontext()
@@ -88,6 +88,7 @@ def finetune(
             save_model(model, tokenizer, folder)
             run.store("model", {"step": loop.pinned or loop.done})
             run.finish()
+            remove_folder(checkpoints)  # several times the model's size, and of no more use
         loop.wait()
     return Finetuned(folder, int(run.metrics()["model"]["step"]), validations(run))
 

@@ -114,6 +114,8 @@ class Loop:
     def run(self) -> None:
         """Train to the end, from the newest checkpoint if there is one."""
         with own_randomness(), frozen(self.model, self.recipe.freeze), _training_mode(self.model):
+            if self._accelerator.num_processes > 1:
+                self.model.to(self._accelerator.device)  # each process has a device of its own
             model: nn.Module
             model, self._optimizer = self._accelerator.prepare(
                 self.model, torch.optim.AdamW(groups(self.model, self.recipe.weight_decay), lr=0.0)
