@@ -16,8 +16,8 @@ from .blocks import Block, Spans, blocks
 
 @functools.cache
 def available() -> bool:
-    """Whether numba, which compiles the pass, is installed."""
-    return importlib.util.find_spec("numba") is not None
+    """Whether the compiled passes are there: they are built on installation where there is a C compiler."""
+    return importlib.util.find_spec("attrim.kernels._compiled") is not None
 
 
 def attend(

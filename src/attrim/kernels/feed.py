@@ -15,8 +15,14 @@ from ..stats.histogram import Histogram
 from ..stats.mean import Mean
 from ..stats.sitewise import Record, not_finite
 from . import team
+from ._compiled import count
 from .blocks import Block, Spans
-from .counting import PARAMETERS, job
+
+PARAMETERS = (
+    "next", "weights", "examples", "heads", "queries", "keys", "start", "stop", "counts", "counts_row",
+    "below", "sums", "sums_row", "sums_queries", "sums_keys", "cells", "query_slot", "key_slot", "failed",
+)  # fmt: skip
+"""The numbers (addresses and sizes) that the compiled pass reads, in this order."""
 
 Watching = Sequence[tuple[Stat, tuple[int, ...]]]
 
@@ -107,7 +113,7 @@ class Feed:
         parameters = numpy.array(
             [number.data_ptr() if isinstance(number, Tensor) else number for number in numbers], dtype=numpy.int64
         )
-        team.run(job.address, parameters.ctypes.data)
+        team.run(count, parameters.ctypes.data)
         if failed.item():
             raise not_finite(self.call.site)
 
