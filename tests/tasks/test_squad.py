@@ -266,6 +266,34 @@ def test_training_learns_the_answer(tmp_path):
     assert evaluate(model, task, TOKENIZER).metrics == {"exact-match": 100.0, "f1": 100.0}
 
 
+@pytest.mark.parametrize(("name", "config"), [("squad", "plain_text"), ("squad-v2", "squad_v2")])
+def test_cached_hub_data(tmp_path, name, config):
+    """What ``datasets`` leaves in its cache is read without a network."""
+    import datasets
+    from datasets.arrow_writer import ArrowWriter
+
+    answers = {"text": datasets.List(datasets.Value("string")), "answer_start": datasets.List(datasets.Value("int32"))}
+    strings = {column: datasets.Value("string") for column in ("id", "title", "context", "question")}
+    features = datasets.Features({**strings, "answers": answers})
+    folder = f"rajpurkar___{name.replace('-', '_')}"
+    place = tmp_path / folder / config / "0.0.0" / ("0" * 40)
+    place.mkdir(parents=True)
+    short = folder.partition("___")[2]
+    writer = ArrowWriter(path=str(place / f"{short}-validation.arrow"), features=features)
+    row = {"id": "q7", "title": "t", "context": "A red fox.", "question": "Colour?"}
+    writer.write({**row, "answers": {"text": ["red"], "answer_start": [2]}})
+    count, size = writer.finalize()
+    split = {"name": "validation", "num_bytes": size, "num_examples": count, "dataset_name": short}
+    datasets.DatasetInfo(
+        features=features, builder_name="parquet", dataset_name=short, config_name=config, version="0.0.0",
+        splits={"validation": split},
+    ).write_to_directory(str(place))  # fmt: skip
+    [question] = load_task(name, cache_dir=str(tmp_path), local_files_only=True).examples()
+    assert (question.name, question.texts, question.answers) == ("q7", ("Colour?", "A red fox."), (("red", 2),))
+    with pytest.raises(DataError, match="could not be read from the local cache"):
+        list(load_task(name, cache_dir=str(tmp_path / "none"), local_files_only=True).examples())
+
+
 def test_files_and_refusals(tmp_path):
     data = squad(tmp_path, [("A cat.", [("?", ["cat"])])])
     packed = tmp_path / "mine.json.gz"

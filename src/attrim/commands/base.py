@@ -78,15 +78,17 @@ class OnModel(Command):
         """Load the model in evaluation mode."""
         from ..loading import load_model
 
-        return load_model(
-            self.model,
-            kind,
-            revision=self.revision,
-            device=self.device,
-            dtype=self.dtype,
-            local_files_only=self.local_files_only,
-            trust_remote_code=self.trust_remote_code,
-        )
+        return load_model(self.model, kind, **self.model_options())
+
+    def model_options(self) -> dict[str, Any]:
+        """How to load the model, as :func:`attrim.load_model` takes it."""
+        return {
+            "revision": self.revision,
+            "device": self.device,
+            "dtype": self.dtype,
+            "local_files_only": self.local_files_only,
+            "trust_remote_code": self.trust_remote_code,
+        }
 
     def load_tokenizer(self) -> Any:
         """Load the tokenizer of the model."""
@@ -128,8 +130,8 @@ class OnData(OnModel):
     """Use this many examples."""
     seed: int = 123
     """Chooses the examples and resamples."""
-    max_length: int = 256
-    """Cut texts to this many tokens."""
+    max_length: int | None = None
+    """Cut texts to this many tokens (default: the task's own, such as 256)."""
     batch_size: int = 16
     """Examples a forward pass."""
     output: Path | None = None
@@ -139,9 +141,9 @@ class OnData(OnModel):
         """Build the task with its options."""
         from ..tasks import TASKS, load_task
 
-        options: dict[str, Any] = {"seed": self.seed, "max_length": self.max_length, "batch_size": self.batch_size}
-        if self.limit is not None:
-            options["limit"] = self.limit
+        options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size}
+        given = {"limit": self.limit, "max_length": self.max_length}
+        options |= {name: value for name, value in given.items() if value is not None}
         options["data"] = str(BUILT_IN_TEXT) if self.data == "built-in" else self.data
         options |= named_values(self.option, f"task {self.task}", TASKS[self.task])
         return load_task(self.task, **options)

@@ -34,7 +34,7 @@ class Evaluate(OnData):
 
         settings = parse_settings(self.edit, self.select())
         task = self.load_task()
-        model, tokenizer = self.load_model(task.kind), self.load_tokenizer()
+        model, tokenizer = task.load_model(self.model, **self.model_options()), self.load_tokenizer()
         if self.output is None:
             results = evaluate_each(model, task, tokenizer, settings, progress=self.progress)
             notes = []

@@ -38,7 +38,7 @@ class Measure(OnData):
         edits = [parse_edit(text) for text in self.edit]
         watching = [parse_stat(text) for text in self.stats]
         task = self.load_task()
-        model, tokenizer = self.load_model(task.kind), self.load_tokenizer()
+        model, tokenizer = task.load_model(self.model, **self.model_options()), self.load_tokenizer()
         stats = measure(model, task.feed(model, tokenizer), watching, self.select(), self.progress, edits)
         notes, written = [], []
         if self.output is not None:
@@ -60,7 +60,8 @@ class Measure(OnData):
             raise DataError("Both --text and --data say what to measure; give one of them.")
         from .given import Given
 
-        return Given(texts=self.text, max_length=self.max_length, batch_size=self.batch_size)
+        length = Given.max_length if self.max_length is None else self.max_length
+        return Given(texts=self.text, max_length=length, batch_size=self.batch_size)
 
 
 def parse_stat(text: str) -> Stat:

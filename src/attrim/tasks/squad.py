@@ -55,7 +55,7 @@ class Squad(HubData):
 
     kind: ClassVar[str] = "question-answering"
     metrics: ClassVar[Mapping[str, Metric]] = {"exact-match": mean_of("exact_match"), "f1": mean_of("f1")}
-    hub: ClassVar[str] = "rajpurkar/squad"
+    hub: ClassVar[tuple[str, str]] = ("rajpurkar/squad", "plain_text")
     version: ClassVar[str] = "1.1"
     may_be_empty: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ class Squad(HubData):
     def read(self) -> Iterator[Question]:
         """Yield every question of the file or of the hub's split."""
         if self.data is None:
-            questions = questions_of_hub(self.hub_rows(self.hub, None, self.split))
+            questions = questions_of_hub(self.hub_rows(*self.hub, self.split))
         else:
             part = {"validation": "dev", "train": "train"}.get(self.split)
             questions = questions_of_file(
@@ -180,7 +180,7 @@ class SquadV2(Squad):
 
     no_answer_threshold: float = 0.0
 
-    hub: ClassVar[str] = "rajpurkar/squad_v2"
+    hub: ClassVar[tuple[str, str]] = ("rajpurkar/squad_v2", "squad_v2")
     version: ClassVar[str] = "2.0"
     may_be_empty: ClassVar[bool] = True
 
