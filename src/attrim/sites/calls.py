@@ -58,7 +58,7 @@ def make_call(
     tensors : query, key and value where the route sees them.
     """
     queries, keys = allowed.shape[-2:]
-    key_real = _real(allowed, facts)
+    key_real, lead = _real_and_lead(allowed, facts)
     query_stream, key_stream = site.streams
     if query_stream != key_stream:
         known = streams.get(query_stream)
@@ -73,7 +73,7 @@ def make_call(
             known.position,
             0,
             known.lead,
-            _lead(key_real),
+            lead,
             **tensors,
         )
     # Without a word from the mask function, fewer queries than keys means that a cache holds the earlier keys.
@@ -82,7 +82,6 @@ def make_call(
     query_real = key_real[:, first : first + queries]
     if query_real.shape[-1] != queries:
         query_real = torch.ones(1, queries, dtype=torch.bool, device=allowed.device)
-    lead = _lead(key_real)
     before = streams.get(query_stream)
     if position > 0 and before is not None and (before.lead is None or before.lead.shape[0] == allowed.shape[0]):
         lead = before.lead  # a sliding cache may have dropped the padding by now
@@ -90,6 +89,16 @@ def make_call(
     return Call(
         site, allowed, query_real, key_real, tuple(range(site.heads)), position, key_position, lead, lead, **tensors
     )
+
+
+def _real_and_lead(allowed: Tensor, facts: Facts) -> tuple[Tensor, Tensor | None]:
+    """Real keys and leading padding, worked out once although every layer brings the same allowed cells."""
+    known: tuple[Tensor, Tensor | None] | None = getattr(allowed, "attrim_real", None)
+    if known is None:
+        real = _real(allowed, facts)
+        known = real, _lead(real)
+        allowed.attrim_real = known  # type: ignore[attr-defined]
+    return known
 
 
 def _real(allowed: Tensor, facts: Facts) -> Tensor:
