@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -247,3 +248,44 @@ def test_minilm_learns_sst2(shared_data: Path, tmp_path: Path) -> None:
         output=tmp_path,
     )
     assert train.run().data["validations"][30]["metrics"]["accuracy"] > 70
+
+
+def squad_files(folder: Path) -> str:
+    """Paragraphs in which the answer is always the same word, somewhere."""
+    for name, size in {"train": 48, "dev": 12}.items():
+        paragraphs = []
+        for i in range(size):
+            context = f"{'ab ' * (i % 5)}zzz {'cd ' * (i % 3)}end"
+            answer = {"text": "zzz", "answer_start": context.index("zzz")}
+            paragraphs.append({"context": context, "qas": [{"id": f"{i}", "question": "who?", "answers": [answer]}]})
+        (folder / f"{name}-v1.1.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    return str(folder)
+
+
+def conll_files(folder: Path) -> str:
+    """Sentences in which one word is always the name of a person."""
+    for name, size in {"train": 48, "testa": 12}.items():
+        sentences = []
+        for i in range(size):
+            words = [*("ab O" for _ in range(i % 4)), "zzz I-PER", *("cd O" for _ in range(1 + i % 3))]
+            sentences.append("\n".join(f"{word.split()[0]} NN I-NP {word.split()[1]}" for word in words))
+        (folder / f"eng.{name}").write_text("-DOCSTART- -X- O O\n\n" + "\n\n".join(sentences) + "\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("task", "files", "stock"),
+    [
+        ("squad", squad_files, "AutoModelForQuestionAnswering"),
+        ("tokens/ner", conll_files, "AutoModelForTokenClassification"),
+    ],
+)
+def test_other_tasks_learn_too(tmp_path: Path, task: str, files, stock: str) -> None:
+    data = files(tmp_path)
+    fields = {"task": task, "data": data, "steps": 80, "learning_rate": 1e-2, "warmup": 5}
+    train = Train(model="tiny-bert", output=tmp_path / "runs", batch_size=16, **fields)
+    found = train.run().data
+    assert found["validations"][80]["metrics"]["f1"] > 90
+    model = getattr(transformers, stock).from_pretrained(found["saved"])
+    if task == "tokens/ner":
+        assert model.config.id2label[1] == "B-PER"

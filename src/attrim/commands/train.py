@@ -108,14 +108,8 @@ class Train(OnData, Recipe):
         """Load the model with the head that it has for this task, or with a new one."""
         from ..training.finetuning import name_labels
 
-        model = task.load_model(
-            self.model,
-            revision=self.revision,
-            device=self.device,
-            local_files_only=self.local_files_only,
-            trust_remote_code=self.trust_remote_code,
-            new_head=True,
-        )
+        options = {**self.model_options(), "dtype": "float32"}  # the recipe's number type is that of the computation
+        model = task.load_model(self.model, **options, new_head=True)
         name_labels(model, getattr(task, "labels", ()))
         return model
 
@@ -157,5 +151,5 @@ class Train(OnData, Recipe):
             "step": found.step,
             "validations": {step: result.to_json() for step, result in found.validations.items()},
         }
-        note = f"The model of step {found.step} is in {place} (AutoModel....from_pretrained loads it)."
+        note = f"The weights of step {found.step} are in {place}, for from_pretrained of transformers."
         return Outcome(data, [table, note, f"Losses and predictions are in {folder}"])
