@@ -120,10 +120,10 @@ def evaluate_settings(
             if announce is not None:
                 announce(name)
             if not found:
-                found = find_sites(model, _first_text(model, batches) if example is None else example)
+                found = find_sites(model, first_text(model, batches) if example is None else example)
             result = _run(model, task, batches, edits, name)
             if name != UNEDITED:
-                result = _compare(task, result, results[UNEDITED], resamples, level)
+                result = compare_results(task, result, results[UNEDITED], resamples, level)
             if run is not None:
                 result.store(run, name)
         results[name] = result
@@ -132,14 +132,21 @@ def evaluate_settings(
 
 def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], name: str) -> Result:
     """One pass over the batches with the edits switched on."""
-    device = _device(model)
+    device = device_of(model)
     zeros, started = ZeroCount(), time.perf_counter()
     parts: list[tuple[Array, Array, Array]] = []
-    with _evaluation_mode(model), attach(model, edits=edits, stats=[zeros]):
+    with evaluation_mode(model), attach(model, edits=edits, stats=[zeros]):
         for batch in batches:
             inputs = {key: tensor.to(device) for key, tensor in {**batch.inputs, **batch.targets}.items()}
             parts.append((batch.index, task.run(model, inputs).float().cpu().numpy(), batch.labels))
-    seconds = time.perf_counter() - started
+    share = zeros.zeros / zeros.total if zeros.total else 0.0
+    return result_of(task, parts, share, time.perf_counter() - started, name)
+
+
+def result_of(
+    task: Task, parts: Sequence[tuple[Array, Array, Array]], share: float, seconds: float, name: str
+) -> Result:
+    """The result of one setting from what each batch gave: example numbers, outputs and labels."""
     order = np.argsort(np.concatenate([index for index, _, _ in parts]), kind="stable")
     outputs, labels = (np.concatenate([part[place] for part in parts])[order] for place in (1, 2))
     broken = int((~np.isfinite(outputs.reshape(len(outputs), -1)).all(1)).sum())
@@ -149,11 +156,10 @@ def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], n
             "use dtype float32 or a weaker edit."
         )
     columns = task.columns(outputs, labels)
-    share = zeros.zeros / zeros.total if zeros.total else 0.0
     return Result(task.score(columns), share, columns, outputs, labels, seconds=seconds)
 
 
-def _compare(task: Task, result: Result, unedited: Result, resamples: int, level: float) -> Result:
+def compare_results(task: Task, result: Result, unedited: Result, resamples: int, level: float) -> Result:
     """Add what changed against the unedited model."""
     changes = {
         name: paired_bootstrap(metric, unedited.columns, result.columns, resamples=resamples, level=level)
@@ -165,18 +171,19 @@ def _compare(task: Task, result: Result, unedited: Result, resamples: int, level
     return replace(result, changes=changes, distances=distances, p_value=p_value)
 
 
-def _first_text(model: nn.Module, batches: Replay) -> dict[str, Tensor]:
+def first_text(model: nn.Module, batches: Replay) -> dict[str, Tensor]:
     """The first text of the task, as arguments of a forward pass."""
-    one = {key: tensor[:1].to(_device(model)) for key, tensor in batches.first().inputs.items()}
+    one = {key: tensor[:1].to(device_of(model)) for key, tensor in batches.first().inputs.items()}
     return with_decoder(one, getattr(model, "config", None))
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model is."""
     return next(model.parameters()).device
 
 
 @contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards every module is in its old mode."""
     before = {module: module.training for module in model.modules()}
     model.eval()

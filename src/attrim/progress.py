@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def track(items: Sequence[T], describe: Callable[[T], str], enabled: bool = True) -> Iterator[T]:
+def track(items: Sequence[T], describe: Callable[[T], str], enabled: bool = True) -> Generator[T]:
     """Yield the items while a bar shows which one is at work and how long the rest will take."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -9,6 +9,7 @@ from .export import Export
 from .ls import Ls
 from .measure import Measure
 from .sites import Sites
+from .sparsity import Sparsity
 from .train import Train
 
 COMMANDS: dict[str, type[Command]] = {
@@ -19,6 +20,19 @@ COMMANDS: dict[str, type[Command]] = {
     "evaluate": Evaluate,
     "export": Export,
     "train": Train,
+    "sparsity": Sparsity,
 }
 
-__all__ = ["COMMANDS", "Command", "Demo", "Evaluate", "Export", "Ls", "Measure", "Outcome", "Sites", "Train"]
+__all__ = [
+    "COMMANDS",
+    "Command",
+    "Demo",
+    "Evaluate",
+    "Export",
+    "Ls",
+    "Measure",
+    "Outcome",
+    "Sites",
+    "Sparsity",
+    "Train",
+]

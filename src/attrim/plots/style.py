@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -41,6 +41,8 @@ SETTINGS: Any = {
     "figure.constrained_layout.use": True,
 }
 
+_DATES: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
 Parameters = ParamSpec("Parameters")
 
 
@@ -67,6 +69,11 @@ def shades(count: int) -> list[str]:
     return [matplotlib.colors.to_hex(colormaps["viridis"](place)) for place in np.linspace(0.0, 0.85, max(count, 1))]
 
 
+def legend_columns(names: Iterable[str]) -> int:
+    """How many columns of such names fit below a figure that is one column of a page wide."""
+    return 2 if max(map(len, names), default=0) <= 22 else 1
+
+
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write a figure once for each format and return the paths; ``path`` has no suffix."""
     path = Path(path)
@@ -76,7 +83,7 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg
         with paper():
             for target in written:
                 # A date inside the file would make equal figures differ.
-                figure.savefig(target, dpi=250, metadata={"Date": None} if target.suffix == ".svg" else None)
+                figure.savefig(target, dpi=250, metadata=_DATES.get(target.suffix))
     except OSError as error:
         raise ArtefactError(
             f"The figure {path} cannot be written ({error.strerror}); choose another folder."

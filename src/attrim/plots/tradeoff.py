@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, styled
+from .style import COLOURS, COLUMN, GREY, legend_columns, styled
 
 MARKERS = "osD^vP"
 
@@ -59,7 +59,7 @@ def score_against_sparsity(
     axes.set_ylabel(score_label)
     axes.set_xlim(-0.04, 1.04)
     axes.margins(y=0.12)
-    figure.legend(loc="outside lower center", ncols=2, handlelength=1.4)
+    figure.legend(loc="outside lower center", ncols=legend_columns(series), handlelength=1.4)
     return figure
 
 

@@ -81,9 +81,8 @@ class Moments(SiteStat):
         errors = torch.where(real, (sums - ONE).abs(), 0)
         add_wide(kept["row_error"], errors.sum(-1).cpu())
         torch.maximum(kept["largest_row_error"], errors.amax(-1).cpu(), out=kept["largest_row_error"])
-        running = fixed.sort(-1, descending=True).values.cumsum(-1)
-        reached = (running[..., -1] > MAJORITY) & real
-        tokens = (running <= MAJORITY).sum(-1) + 1
+        tokens, reached = majority(fixed)
+        reached &= real
         kept["rows"] += real.sum(-1).cpu()
         kept["reached"] += reached.sum(-1).cpu()
         kept["majority"] += torch.where(reached, tokens, 0).sum(-1).cpu()
@@ -131,3 +130,14 @@ class Moments(SiteStat):
 
     def _each(self, read: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
         return self.table([read(record.tensors) for record in self.records.values()])
+
+
+def majority(fixed: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of a row's largest values exceed half of 1 together, and whether the row has so much at all.
+
+    Parameters
+    ----------
+    fixed : int64 ``[..., K]``, weights as fixed point with zeros on the cells that do not count.
+    """
+    running = fixed.sort(-1, descending=True).values.cumsum(-1)
+    return (running <= MAJORITY).sum(-1) + 1, running[..., -1] > MAJORITY

@@ -47,10 +47,7 @@ def row_facts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float, bar: 
     edges : float64 ``[bins + 1]`` for values to which ``floor`` was added.
     """
     bins = len(edges) - 1
-    places = torch.searchsorted(edges, weights.double() + floor, right=True) - 1
-    places = torch.where(valid, places.clamp(0, bins - 1), bins)  # one more bin takes the cells that do not count
-    counts = torch.zeros(*weights.shape[:2], bins + 1, dtype=torch.int64, device=weights.device)
-    counts = counts.scatter_add_(-1, places, torch.ones_like(places))[..., :bins]
+    counts = row_counts(weights, valid, edges, floor)
     sizes = counts.sum(-1)
     real = sizes > 0
     shares = counts * (ONE // sizes.clamp(min=1))[..., None]
@@ -58,6 +55,15 @@ def row_facts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float, bar: 
     small = ((weights <= bar) & valid).sum(-1)
     deciles = (DECILES * small // sizes.clamp(min=1)).clamp(max=DECILES - 1)
     return RowFacts(shares.sum(1), _occurrences(deciles, real, DECILES), _occurrences(medians, real, bins))
+
+
+def row_counts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float) -> Tensor:
+    """Int64 ``[H, Q, bins]``: the histogram of every row; parameters as in :func:`row_facts`."""
+    bins = len(edges) - 1
+    places = torch.searchsorted(edges, weights.double() + floor, right=True) - 1
+    places = torch.where(valid, places.clamp(0, bins - 1), bins)  # one more bin takes the cells that do not count
+    counts = torch.zeros(*weights.shape[:2], bins + 1, dtype=torch.int64, device=weights.device)
+    return counts.scatter_add_(-1, places, torch.ones_like(places))[..., :bins]
 
 
 def _occurrences(numbers: Tensor, real: Tensor, bins: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from ..edits import Edit, parse_edit
@@ -40,8 +41,10 @@ def evaluate_each(
     ----------
     run : keeps every setting as soon as it is done; settings that it already has are read, not repeated.
     """
-    results: dict[str, Result] = {}
-    for name in track([UNEDITED, *settings], "evaluating {}".format, progress):
-        wanted = {} if name == UNEDITED else {name: settings[name]}
-        results |= evaluate_settings(model, task, tokenizer, wanted, baseline=results.get(UNEDITED), run=run)
-    return results
+    with closing(track([UNEDITED, *settings], "evaluating {}".format, progress)) as steps:
+
+        def announce(name: str) -> None:
+            # Settings that the run already has are passed over.
+            next(step for step in steps if step == name)
+
+        return evaluate_settings(model, task, tokenizer, settings, run=run, announce=announce)

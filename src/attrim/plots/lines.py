@@ -1,0 +1,69 @@
+"""The score against one knob of an edit: bits, a pruning constant, the layer that is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.figure import Figure
+
+from .style import COLOURS, COLUMN, GREY, legend_columns, styled
+
+MARKERS = "osD^vPX*"
+Axis = Literal["number", "log", "steps"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One setting: where the knob stands, the score and the ends of its interval."""
+
+    place: float
+    score: float
+    low: float | None = None
+    high: float | None = None
+
+
+@styled
+def score_lines(
+    series: Mapping[str, Sequence[Value]],
+    place_label: str,
+    score_label: str,
+    unedited: float | None = None,
+    axis: Axis = "number",
+    log_score: bool = False,
+) -> Figure:
+    """Draw a line for each series; the dashed line is the unedited model.
+
+    Parameters
+    ----------
+    axis : ``steps`` puts the values of the knob at even distances, the largest first (bits from 16 down to 1).
+    log_score : a logarithmic axis for scores that explode, such as perplexity.
+    """
+    figure = Figure(figsize=(COLUMN, 3.0))
+    axes = figure.subplots()
+    if unedited is not None:
+        axes.axhline(unedited, color=GREY, linestyle="--", linewidth=0.8, label="unedited")
+    places = sorted({value.place for values in series.values() for value in values}, reverse=True)
+    for number, (name, values) in enumerate(series.items()):
+        values = sorted(values, key=lambda value: value.place)
+        # A little apart, so that intervals of different series do not cover each other.
+        shift = 0.06 * (number - (len(series) - 1) / 2) if axis == "steps" else 0.0
+        where = [places.index(value.place) + shift if axis == "steps" else value.place for value in values]
+        scores = [value.score for value in values]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(where, scores, color=colour, marker=MARKERS[number % len(MARKERS)], label=name)
+        for place, value in zip(where, values, strict=True):
+            if value.low is not None and value.high is not None:
+                axes.vlines(place, value.low, value.high, color=colour, linewidth=0.7)
+    if axis == "steps":
+        axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
+    elif axis == "log":
+        axes.set_xscale("log")
+    if log_score:
+        axes.set_yscale("log")
+    axes.set_xlabel(place_label)
+    axes.set_ylabel(score_label)
+    axes.margins(y=0.1)
+    figure.legend(loc="outside lower center", ncols=legend_columns(series), handlelength=1.6)
+    return figure

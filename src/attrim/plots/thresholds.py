@@ -1,0 +1,44 @@
+"""How many weights of each head a threshold would zero."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from .style import PAGE, shades, styled
+
+if TYPE_CHECKING:
+    from ..stats import Histogram
+
+ACROSS = 4
+
+
+@styled
+def sparsity_against_bar(histogram: Histogram, low: float = 1e-8, points: int = 81) -> Figure:
+    """Draw, for each site, the share of weights that are not above a bar: a line for each head, dashed for the site."""
+    bars = np.logspace(np.log10(low), 0, points)
+    shares = np.stack([np.asarray(histogram.sparsity(float(bar))) for bar in bars], -1)  # [sites, heads, points]
+    totals = np.asarray(histogram.total, dtype=float)[..., None]
+    sites = histogram.sites
+    down = -(-len(sites) // ACROSS)
+    figure = Figure(figsize=(PAGE, 1.3 * down + 0.5))
+    grid = figure.subplots(down, ACROSS, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes in grid[len(sites) :]:
+        axes.set_axis_off()
+    for place, site in enumerate(sites):
+        axes = grid[place]
+        for head, colour in enumerate(shades(shares.shape[1])):
+            axes.plot(bars, shares[place, head], color=colour, linewidth=0.7)
+        whole = np.nansum(shares[place] * totals[place], 0) / totals[place].sum()
+        axes.plot(bars, whole, color="black", linestyle="--", linewidth=1.0)
+        axes.set_xscale("log")
+        axes.set_xlim(low, 1)
+        axes.set_ylim(0, 1)
+        axes.set_xticks([1e-6, 1e-3, 1] if low <= 1e-6 else [low, 1])
+        axes.minorticks_off()
+        axes.set_title(f"{site.role} {site.layer}", pad=2, fontsize=7)
+    figure.supxlabel("bar (a line for each head, the first ones dark; dashed: all heads)", fontsize=8)
+    figure.supylabel("share of weights ≤ bar", fontsize=8)
+    return figure

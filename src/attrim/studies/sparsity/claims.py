@@ -1,0 +1,121 @@
+"""The two headlines of Ji et al. 2021 (https://arxiv.org/abs/2106.01335): confirmed, refuted or undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...evaluate import UNEDITED
+from ...intervals import Interval
+from ...results import Result
+from .sweep import LOG_PRUNED, MATCHED, THRESHOLD, Setting
+
+TOLERANCE = 1.0  # per cent of the unedited score
+SHARE, SLACK = 0.8, 0.03  # "about 80 %" of the weights
+Verdict = Literal["confirmed", "refuted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and what the numbers say about it.
+
+    Attributes
+    ----------
+    loss : how much of the unedited score is lost, in per cent of it, with the interval of the change; None if unknown.
+    sentence : all of it in words.
+    """
+
+    claim: str
+    verdict: Verdict
+    setting: str
+    loss: Interval | None
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return {**vars(self), "loss": None if self.loss is None else self.loss.to_json()}
+
+
+def claims(
+    settings: Sequence[Setting], results: Mapping[str, Result], metric: str, smaller_is_better: bool
+) -> list[Claim]:
+    """Judge both claims by the settings that were evaluated."""
+    losses = {
+        name: relative_loss(result, results[UNEDITED], metric, smaller_is_better)
+        for name, result in results.items()
+        if name != UNEDITED
+    }
+    examples = len(next(iter(results[UNEDITED].columns.values())))
+    about = [
+        setting
+        for setting in settings
+        if setting.group == THRESHOLD and abs(results[setting.name].zero_share - SHARE) <= SLACK
+    ]
+    nearest = min(about, key=lambda setting: abs(results[setting.name].zero_share - SHARE), default=None)
+    log = next((setting for setting in settings if setting.group == LOG_PRUNED and setting.value == 3), None)
+    found = []
+    for claim, setting, missing in (
+        ("About 80 % zeros within 1 %", nearest, "no threshold that was tried zeroes about 80 % of the weights"),
+        ("3-bit log with pruning within 1 %", log, f"{LOG_PRUNED} was not tried with 3 bits"),
+    ):
+        if setting is None:
+            found.append(Claim(claim, "undecided", "", None, f"{claim}: undecided, for {missing}."))
+            continue
+        loss, result = losses[setting.name], results[setting.name]
+        verdict = judge(loss)
+        said = (
+            f"{claim}: {verdict}. {setting.name} zeroes {100 * result.zero_share:.1f} % of the attention weights and "
+            f"changes {metric} from {results[UNEDITED].metrics[metric]:.2f} by {result.changes[metric]} on {examples} "
+            f"examples, {_loss(loss)}{_control(setting, settings, results, losses)}."
+        )
+        found.append(Claim(claim, verdict, setting.name, loss, said))
+    return found
+
+
+def relative_loss(result: Result, unedited: Result, metric: str, smaller_is_better: bool) -> Interval | None:
+    """What is lost in per cent of the unedited score; None where that score is not positive.
+
+    The ends are those of the interval of the change, divided by the unedited score as it was measured. A bootstrap of
+    examples of which none changed has no width, but an example that turns out wrong may only not have been drawn: with
+    N examples its probability can still be 1 - (1 - level)^(1/N). The upper end is never below that (for scores that
+    are means over examples, which perplexity is not).
+    """
+    score = unedited.metrics[metric]
+    if score <= 0:
+        return None
+    change = result.changes[metric]
+    factor = 100 / score if smaller_is_better else -100 / score
+    low, high = sorted((factor * change.low, factor * change.high))
+    if not smaller_is_better:
+        examples = len(next(iter(result.columns.values())))
+        high = max(high, 100 / score * 100 * (1 - (1 - change.level) ** (1 / examples)))
+    return Interval(factor * change.value + 0.0, low + 0.0, high + 0.0, change.level)
+
+
+def judge(loss: Interval | None, tolerance: float = TOLERANCE) -> Verdict:
+    """Confirmed if the whole interval is within the tolerance, refuted if all of it is beyond, else undecided."""
+    if loss is None or loss.low <= tolerance < loss.high:
+        return "undecided"
+    return "confirmed" if loss.high <= tolerance else "refuted"
+
+
+def _loss(loss: Interval | None) -> str:
+    if loss is None:
+        return "and a loss relative to an unedited score that is not positive means nothing"
+    return f"a relative loss of {loss.value:.2f} % ({100 * loss.level:g} % interval {loss.low:.2f} to {loss.high:.2f})"
+
+
+def _control(
+    setting: Setting,
+    settings: Sequence[Setting],
+    results: Mapping[str, Result],
+    losses: Mapping[str, Interval | None],
+) -> str:
+    """What a random drop of the same share loses, where it was tried."""
+    share = round(results[setting.name].zero_share, 4)
+    same = next((other for other in settings if other.group == MATCHED and other.value == share), None)
+    loss = losses[same.name] if same is not None else None
+    if loss is None:
+        return ""
+    return f"; dropping the same share at random loses {loss.value:.2f} % ({loss.low:.2f} to {loss.high:.2f})"

@@ -1,0 +1,156 @@
+"""The sparsity study: how attention is distributed, how much can be zeroed, how few levels the rest needs.
+
+The experiments of Ji et al. 2021 (https://arxiv.org/abs/2106.01335) on any model and task, with the controls and the
+intervals that tell whether a score says anything about attention at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ...evaluate import Result
+from ...measure import Stats
+from ...runs import Run
+from ...stats import Histogram
+from ...stats.majority import Majority
+from ...stats.rowdistance import RowDistance
+from ...tasks import Task
+from ..base import register
+from ..settings import evaluate_each
+from .claims import Claim, claims
+from .compare import read_runs
+from .figures import draw, layer_mean
+from .layerwise import evaluate_layers
+from .measuring import Part, measure_part
+from .sweep import Setting, Sweep
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the study found.
+
+    Attributes
+    ----------
+    folder : of the run.
+    stats : of each part that was measured; ``"weights"`` always is.
+    settings : what was tried, in the order of the table.
+    results : a result for each setting, ``"unedited"`` first; empty for a task without a metric.
+    claims : the paper's claims, judged.
+    figures : the files that were written.
+    """
+
+    folder: Path
+    stats: dict[str, Stats]
+    settings: list[Setting] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    figures: list[Path] = field(default_factory=list)
+
+    @property
+    def histogram(self) -> Histogram:
+        """The histogram of the weights, with facts about rows."""
+        histogram = self.stats["weights"]["Histogram"]
+        assert isinstance(histogram, Histogram)
+        return histogram
+
+    def layers(self) -> dict[str, list[float]]:
+        """Facts about query rows, one number a site, the mean over its heads."""
+        majority = self.stats["weights"]["Majority"]
+        assert isinstance(majority, Majority)
+        columns = {
+            "tokens to majority": majority.mean("tokens"),
+            "share of the row": majority.mean("share"),
+            "median bin": self.histogram.median_bin(),
+            "diversity (bins)": self.histogram.diversity(),
+        }
+        return {name: layer_mean(values).tolist() for name, values in columns.items()}
+
+    def distances(self) -> dict[str, dict[str, float]]:
+        """For each quantising method, the mean Jensen-Shannon distance and row sum over all heads."""
+        if "distances" not in self.stats:
+            return {}
+        stat = self.stats["distances"]["RowDistance"]
+        assert isinstance(stat, RowDistance)
+        distance, sums = (table.nanmean((0, 1)).tolist() for table in (stat.distance(), stat.row_sum()))
+        return {edit: {"distance": distance[n], "row_sum": sums[n]} for n, edit in enumerate(stat.edits)}
+
+
+@register("sparsity")
+def sparsity(
+    model: nn.Module,
+    task: Task,
+    tokenizer: Any,
+    sweep: Sweep | None = None,
+    *,
+    parts: Sequence[Part] = ("tokens", "distances"),
+    evaluate: bool = True,
+    row_bar: float = 1e-3,
+    heads: Sequence[tuple[int, int]] = (),
+    compare: Sequence[Path | str] = (),
+    identity: dict[str, Any] | None = None,
+    output: Path | str = "runs",
+    progress: bool = True,
+) -> Findings:
+    """Measure a model's attention, threshold and quantise it at several levels, and compare with controls.
+
+    Parameters
+    ----------
+    model, tokenizer : from :func:`attrim.loading.load_model` with the task's kind, and its tokenizer.
+    task : gives the texts to measure, and the score; without a metric nothing is evaluated.
+    sweep : what to try.
+    parts : what to measure beside the distribution of the weights.
+    evaluate : False measures only.
+    row_bar : row and token sparsity count the weights that are not above it.
+    heads : pairs of layer and head to draw in figures of their own.
+    compare : folders of earlier runs of this study, to draw beside this one.
+    identity : JSON values that say which model this is (name, revision, dtype), for the run.
+    output : folder of runs; a run that was interrupted goes on, and one with other settings is added to.
+    """
+    sweep = sweep or Sweep()
+    others = read_runs(compare)
+    known = {"study": "sparsity", "select": sweep.select.to_json(), **(identity or {"model": type(model).__name__})}
+    known |= {"task": task.options(), "data": task.fingerprint()}
+    with Run.open(output, known, name="sparsity") as run:
+        stats: dict[str, Stats] = {}
+        wanted: list[Part] = ["weights", *dict.fromkeys(parts)]
+        for part in wanted:
+            stats[part] = measure_part(run, part, model, task, tokenizer, sweep, row_bar, heads, progress)
+        found = Findings(run.folder, stats)
+        settings: list[Setting] = []
+        results: dict[str, Result] = {}
+        judged: list[Claim] = []
+        if evaluate and task.metrics:
+            settings, results = evaluate_sweep(model, task, tokenizer, sweep, found.histogram, run, progress)
+            metric = next(iter(task.metrics))
+            judged = claims(settings, results, metric, metric in task.smaller_is_better)
+        found = replace(found, settings=settings, results=results, claims=judged)
+        found = replace(found, figures=draw(found, run, task, tokenizer, others, heads))
+        run.finish()
+    return found
+
+
+def evaluate_sweep(
+    model: nn.Module,
+    task: Task,
+    tokenizer: Any,
+    sweep: Sweep,
+    histogram: Histogram,
+    run: Run,
+    progress: bool,
+) -> tuple[list[Setting], dict[str, Result]]:
+    """Evaluate every setting, then what depends on how the thresholds came out, then one layer at a time."""
+    settings = sweep.settings(histogram)
+    results = evaluate_each(model, task, tokenizer, {item.name: item.edits for item in settings}, run, progress)
+    controls = sweep.matched(settings, results)
+    if controls:
+        results |= evaluate_each(model, task, tokenizer, {item.name: item.edits for item in controls}, run, progress)
+    layers = sweep.layers(histogram.sites)
+    if layers:
+        edits = {item.name: item.edits for item in layers}
+        results |= evaluate_layers(model, task, tokenizer, edits, run=run, progress=progress)
+    return [*settings, *controls, *layers], results
