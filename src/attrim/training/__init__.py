@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .finetuning import Finetuned as Finetuned
     from .finetuning import finetune as finetune
     from .loop import Loop as Loop
-    from .loop import Step as Step
     from .recipe import Recipe as Recipe
+    from .step import Step as Step
 
 # The command line reads Recipe before anything needs torch, so nothing is imported here.
 _PLACES = {
@@ -23,8 +23,8 @@ _PLACES = {
     "Finetuned": "finetuning",
     "finetune": "finetuning",
     "Loop": "loop",
-    "Step": "loop",
     "Recipe": "recipe",
+    "Step": "step",
 }
 __all__ = list(_PLACES)
 

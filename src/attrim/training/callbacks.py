@@ -8,9 +8,10 @@ from ..evaluate import evaluate
 from ..results import Result
 from ..runs import Run
 from ..tasks.base import Task
+from .step import Step
 
 if TYPE_CHECKING:
-    from .loop import Loop, Step
+    from .loop import Loop
 
 
 class Callback:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import DataError, ParameterError
 from ..progress import track
@@ -25,39 +24,8 @@ from .checkpoint import Checkpoints
 from .parameters import frozen, groups
 from .randomness import own_randomness, seed_everything
 from .recipe import Recipe
+from .step import Loss, Step, head_loss
 from .stream import Epochs, Inputs, Stream, count, weight
-
-Loss = Callable[[nn.Module, Inputs], Tensor]
-"""The mean loss of a batch, a scalar with a gradient."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one step of the optimiser was like.
-
-    Attributes
-    ----------
-    number : from 1.
-    last : whether it is the last one.
-    loss : mean over the step's batches, before the step.
-    gradient_norm : before it is limited.
-    seconds : how long it took.
-    """
-
-    number: int
-    last: bool
-    loss: float
-    learning_rate: float
-    gradient_norm: float
-    seconds: float
-
-
-def head_loss(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The loss that a model of ``transformers`` computes when its inputs hold labels."""
-    loss: Tensor | None = model(**inputs).loss
-    if loss is None:
-        raise DataError(f"{type(model).__name__} gives no loss for these inputs; they need labels, or give a loss.")
-    return loss
 
 
 class Loop:
