@@ -17,6 +17,7 @@ from .edits.base import Edit
 from .errors import DataError
 from .intervals import mcnemar, paired_bootstrap
 from .loading import check_fit, longest_input
+from .modes import in_mode
 from .results import Result as Result
 from .runs import Run
 from .select import Site
@@ -185,11 +186,5 @@ def device_of(model: nn.Module) -> torch.device:
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards every module is in its old mode."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module, mode in before.items():
-            module.training = mode
+    with in_mode(model, training=False), torch.inference_mode():
+        yield

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from . import __version__
 from .edits.base import Edit
 from .errors import DataError, SiteError
+from .modes import in_mode
 from .select import Select
 from .sites.context import attach
 from .sites.discover import find_sites
@@ -114,15 +115,12 @@ def _prepared(model: nn.Module, device: torch.device | str | None) -> Iterator[t
     """The model in evaluation mode on the device; afterwards every module is in the mode and place it was in."""
     home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     place = home if device is None else torch.device(device)
-    training = [module for module in model.modules() if module.training]
-    model.eval()
     try:
         if place != home:
             model.to(place)
-        yield place
+        with in_mode(model, training=False):
+            yield place
     finally:
-        for module in training:
-            module.training = True
         if place != home:
             model.to(home)
 

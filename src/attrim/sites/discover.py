@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import AttrimError, SiteError
+from ..modes import in_mode
 from ..select import Site
 from . import install, interface
 from .example import make_example
@@ -129,15 +130,10 @@ def _call(model: nn.Module, inputs: Any) -> None:
 @contextlib.contextmanager
 def _everything_quiet(model: nn.Module) -> Iterator[None]:
     """Evaluation mode (no dropout, no running averages) in the dry run; modes and random state as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
-    try:
-        model.eval()
-        with torch.random.fork_rng(devices=list(devices)):  # layer drop draws even in evaluation mode
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    # Random state too: layer drop draws even in evaluation mode.
+    with in_mode(model, training=False), torch.random.fork_rng(devices=list(devices)):
+        yield
 
 
 @contextlib.contextmanager

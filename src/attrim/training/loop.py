@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..errors import DataError, ParameterError
+from ..modes import in_mode
 from ..progress import track
 from .callbacks import Callback
 from .checkpoint import Checkpoints
@@ -81,7 +82,7 @@ class Loop:
 
     def run(self) -> None:
         """Train to the end, from the newest checkpoint if there is one."""
-        with own_randomness(), frozen(self.model, self.recipe.freeze), _training_mode(self.model):
+        with own_randomness(), frozen(self.model, self.recipe.freeze), in_mode(self.model, training=True):
             if self._accelerator.num_processes > 1:
                 self.model.to(self._accelerator.device)  # each process has a device of its own
             model: nn.Module
@@ -182,15 +183,3 @@ class Loop:
     def _describe(self, number: int) -> str:
         loss = "" if self._last is None else f", loss {self._last.loss:.3f}"
         return f"training step {number}{loss}"
-
-
-@contextmanager
-def _training_mode(model: nn.Module) -> Iterator[None]:
-    """Training mode; afterwards every module is in its old mode."""
-    before = {module: module.training for module in model.modules()}
-    model.train()
-    try:
-        yield
-    finally:
-        for module, mode in before.items():
-            module.training = mode
