@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,7 +85,8 @@ class Plan:
         for edit, heads in self.edits:
             if edit.overrides("edit_output"):
                 output = _on_heads(edit.edit_output, output, call, heads)
-        self.watch("output", output, call)
+        # The last axis is no longer keys: what counts is whether the query is real.
+        self.watch("output", output, replace(call, allowed=call.queries[:, None, :, None]))
         return output
 
     def layer(self, moment: str, hidden: Tensor, call: Call) -> Tensor:

@@ -36,7 +36,11 @@ class Prefix:
 
     @contextmanager
     def record(self) -> Iterator[None]:
-        """Remember what every layer gives in the forward pass that runs inside."""
+        """Remember what every layer gives in the forward pass that runs inside.
+
+        Record while :func:`attrim.sites.context.attach` is active, as it is for the edited passes: without it a model
+        may compute in another way (torch's encoder packs the real tokens) whose outputs do not fit.
+        """
         self._order.clear()
         self._outputs.clear()
 

@@ -13,9 +13,22 @@ from attrim.call import Call
 from attrim.errors import ArtefactError
 from attrim.select import Site
 from attrim.stats import Histogram, Mean, Moments, Sample
+from attrim.stats.features import Features
+from attrim.stats.majority import Majority
+from attrim.stats.rowcurves import RowCurves
+from attrim.stats.rowdistance import RowDistance
 from attrim.stats.sitewise import SiteStat
 
-KINDS: list[Callable[[], SiteStat]] = [Histogram, lambda: Histogram(rows=True), Mean, Moments]
+KINDS: list[Callable[[], SiteStat]] = [
+    Histogram,
+    lambda: Histogram(rows=True),
+    Mean,
+    Moments,
+    Majority,
+    Features,
+    RowCurves,
+    lambda: RowDistance(["quantize:linear-slog-clamped-midval,bits=2", "threshold:0.1"]),
+]
 LENGTHS = [1, 7, 3, 6, 2, 7]
 
 

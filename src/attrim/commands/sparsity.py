@@ -71,6 +71,9 @@ class Sparsity(OnData):
     compare: tuple[Path, ...] = ()
     """Folders of earlier runs of this command, to draw beside this one."""
 
+    formats: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
+    """Formats of the figures."""
+
     def run(self) -> Outcome:
         """Load everything, run the study and show what it found."""
         from ..studies.sparsity import sparsity
@@ -89,6 +92,7 @@ class Sparsity(OnData):
             row_bar=self.row_bar,
             heads=heads,
             compare=self.compare,
+            formats=self.formats,
             identity={"model": self.model, "revision": self.revision, "dtype": self.dtype},
             output=self.output,
             progress=self.progress,
@@ -100,8 +104,8 @@ class Sparsity(OnData):
             examples = found.results["unedited"].to_json()["examples"]
             title = f"{self.model} on {self.task}, {examples} examples"
             shown += [results_table(found.results, title, names), CAPTION]
-        pictures = [f"  {path}" for path in found.figures if path.suffix == ".png"]
-        shown += ["", "Figures (each also as .svg and .pdf):", *pictures, f"Results are in {found.folder}", ""]
+        pictures = [f"  {path}" for path in found.figures if path.suffix == f".{self.formats[0]}"]
+        shown += ["", f"Figures ({', '.join(self.formats)}):", *pictures, f"Results are in {found.folder}", ""]
         shown += [claim.sentence for claim in found.claims]
         return Outcome(self._data(found), shown)
 

@@ -84,6 +84,8 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg
             for target in written:
                 # A date inside the file would make equal figures differ.
                 figure.savefig(target, dpi=250, metadata=_DATES.get(target.suffix))
+                # Everything is in its place now; finding the places again would take as long as drawing.
+                figure.set_layout_engine("none")
     except OSError as error:
         raise ArtefactError(
             f"The figure {path} cannot be written ({error.strerror}); choose another folder."

@@ -51,6 +51,6 @@ def token_curves(curves: Mapping[str, Sequence[float]], bars: Sequence[float], o
     axes.set_xlim(bars[0], bars[-1])
     axes.set_ylim(0, 1)
     axes.set_xlabel("attention weight")
-    axes.set_ylabel("share of a token's weights up to this value")
+    axes.set_ylabel("share up to this value")
     figure.legend(loc="outside lower center", ncols=4, handlelength=1.2)
     return figure

@@ -43,7 +43,7 @@ def value_histograms(values: Values, label: str) -> Figure:
         right.tick_params(labelright=place % ACROSS == ACROSS - 1 or place == len(sites) - 1)
         axes.set_xlim(values.low, values.high)
         axes.set_title(
-            f"{site.role} {site.layer}: {low[place]:.1f} to {high[place]:.1f}, {100 * outside[place]:.2g} % outside",
+            f"{site.role} {site.layer}\n{low[place]:.1f} to {high[place]:.1f}, {100 * outside[place]:.2g} % outside",
             fontsize=5.5,
             pad=2,
         )

@@ -64,11 +64,13 @@ class RowDistance(SiteStat):
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
             valid = one.valid[0].expand(tensor.shape[1:])
-            before = row_counts(finite(tensor[example], valid, call.site), valid, edges, self.floor)
+            # In float64, so that the numbers say what the edit does and not how the model's dtype rounds it.
+            weights = tensor[example : example + 1].double()
+            before = row_counts(finite(weights[0], valid, call.site), valid, edges, self.floor)
             real = valid.any(-1)
             kept["rows"] += real.sum(-1).cpu()
             for place, edit in enumerate(self._edits):
-                edited = edit.edit_weights(tensor[example : example + 1], one)[0]
+                edited = edit.edit_weights(weights, one)[0]
                 edited = finite(edited, valid, call.site)
                 distance = jensen_shannon(before, row_counts(edited, valid, edges, self.floor))
                 add_words(kept["distance"][:, place], to_fixed(torch.where(real, distance, 0.0)).cpu())

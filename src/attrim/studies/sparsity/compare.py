@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,17 @@ def read_run(folder: Path | str) -> Earlier:
         stats = Stats.load(run.folder / "stats" / "weights")
         results = {name: result for name in run.settings() if (result := Result.load(run, name)) is not None}
         return Earlier(label(run.config), stats, results if UNEDITED in results else {})
+
+
+def distinct(runs: Sequence[Earlier]) -> list[Earlier]:
+    """The runs with numbers behind labels that occur more than once: legends and tables are made by label."""
+    labels = [run.label for run in runs]
+    return [
+        replace(run, label=f"{run.label} ({labels[: place + 1].count(run.label)})")
+        if labels.count(run.label) > 1
+        else run
+        for place, run in enumerate(runs)
+    ]
 
 
 def label(config: dict[str, Any]) -> str:

@@ -28,28 +28,33 @@ from ...stats.rowcurves import RowCurves
 from ...stats.tokensparsity import TokenSparsity
 from ...stats.values import Values
 from ...tasks import Task
-from .compare import Earlier, label
+from .compare import Earlier, distinct, label
 from .measuring import CURVE
 from .scores import score_figures
 
 if TYPE_CHECKING:
     from .study import Findings
 
-FORMATS = ("png", "svg", "pdf")
 EXTREMES = {"maximum": "largest weight", "minimum": "smallest weight", "std": "standard deviation"}  # of an example
 Named = Iterator[tuple[str, Figure]]
 
 
 def draw(
-    found: Findings, run: Run, task: Task, tokenizer: Any, others: Sequence[Earlier], heads: Sequence[tuple[int, int]]
+    found: Findings,
+    run: Run,
+    task: Task,
+    tokenizer: Any,
+    others: Sequence[Earlier],
+    heads: Sequence[tuple[int, int]],
+    formats: Sequence[str],
 ) -> list[Path]:
     """Write every figure that the findings allow to the run's folder; returns the files."""
     this = Earlier(label(run.config), found.stats["weights"], found.results)
     folder = run.folder / "figures"
     written: list[Path] = []
     # One at a time, for many figures at once take much memory.
-    for name, figure in _every(found, task, tokenizer, [this, *others], heads):
-        written += save(figure, folder / name, FORMATS)
+    for name, figure in _every(found, task, tokenizer, distinct([this, *others]), heads):
+        written += save(figure, folder / name, formats)
     return written
 
 

@@ -57,6 +57,8 @@ def evaluate_layers(
     ----------
     settings, run, resamples, level : as in :func:`attrim.evaluate.evaluate_settings`.
     """
+    if UNEDITED in settings:
+        raise DataError(f"The name {UNEDITED!r} is kept for the model without edits; choose another one.")
     results = evaluate_settings(model, task, tokenizer, {}, run=run)
     stored = {name: Result.load(run, name) for name in settings} if run is not None else {}
     results |= {name: result for name, result in stored.items() if result is not None}
@@ -73,8 +75,6 @@ def _run_together(
     model: nn.Module, task: Task, tokenizer: Any, settings: Mapping[str, Sequence[Edit]], progress: bool
 ) -> dict[str, Result]:
     """One pass over the batches, in which every batch goes through the unedited model and then each setting."""
-    if UNEDITED in settings:
-        raise DataError(f"The name {UNEDITED!r} is kept for the model without edits; choose another one.")
     device, longest = device_of(model), longest_input(model, tokenizer)
     batches = Replay(lambda: task.batches(tokenizer, longest))
     prefix = Prefix(model, first_text(model, batches))

@@ -54,7 +54,7 @@ def score_figures(settings: Sequence[Setting], task: Task, runs: Sequence[Earlie
         yield "quantised-score-against-sparsity", score_against_sparsity(points, controls, unedited, label, False)
     for group, (name, text, axis) in KNOBS.items():
         if group in groups:
-            lines = {group: _values(groups[group], this, metric)}
+            lines = {"edited": _values(groups[group], this, metric)}
             yield name, score_lines(lines, text, label, unedited, axis)  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from ...evaluate import Result
 from ...measure import Stats
 from ...runs import Run
+from ...select import Select
 from ...stats import Histogram
 from ...stats.majority import Majority
 from ...stats.rowdistance import RowDistance
@@ -92,6 +93,7 @@ def sparsity(
     row_bar: float = 1e-3,
     heads: Sequence[tuple[int, int]] = (),
     compare: Sequence[Path | str] = (),
+    formats: Sequence[str] = ("png", "svg", "pdf"),
     identity: dict[str, Any] | None = None,
     output: Path | str = "runs",
     progress: bool = True,
@@ -108,6 +110,7 @@ def sparsity(
     row_bar : row and token sparsity count the weights that are not above it.
     heads : pairs of layer and head to draw in figures of their own.
     compare : folders of earlier runs of this study, to draw beside this one.
+    formats : of the figures.
     identity : JSON values that say which model this is (name, revision, dtype), for the run.
     output : folder of runs; a run that was interrupted goes on, and one with other settings is added to.
     """
@@ -120,6 +123,8 @@ def sparsity(
         wanted: list[Part] = ["weights", *dict.fromkeys(parts)]
         for part in wanted:
             stats[part] = measure_part(run, part, model, task, tokenizer, sweep, row_bar, heads, progress)
+            if part == "weights" and heads:
+                Select(heads=heads).resolve(Findings(run.folder, stats).histogram.sites)  # raises when one is missing
         found = Findings(run.folder, stats)
         settings: list[Setting] = []
         results: dict[str, Result] = {}
@@ -129,7 +134,7 @@ def sparsity(
             metric = next(iter(task.metrics))
             judged = claims(settings, results, metric, metric in task.smaller_is_better)
         found = replace(found, settings=settings, results=results, claims=judged)
-        found = replace(found, figures=draw(found, run, task, tokenizer, others, heads))
+        found = replace(found, figures=draw(found, run, task, tokenizer, others, heads, formats))
         run.finish()
     return found
 

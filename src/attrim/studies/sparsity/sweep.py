@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...codebooks.base import METHODS
+from ...codebooks.base import METHODS, check_bits
 from ...edits import Edit, Gate, RandomDrop, Threshold, Uniform, parse_edit
 from ...edits.parse import describe
 from ...edits.quantize import Quantize
@@ -88,6 +88,15 @@ class Sweep:
     as_coded: bool = False
     select: Select = field(default_factory=Select)
 
+    def __post_init__(self) -> None:
+        # Everything that is given as text is read once here, so that a wrong word is found before long work begins.
+        if self.target is not None and not 0 < self.target < 1:
+            raise ParameterError(f"The target is a share of the weights, between 0 and 1, not {self.target}.")
+        for settings in (self._thresholds(None), self._methods(None), self._hidden()):
+            list(settings)
+        for text in (*self.edits, *([self.layer_edit] if self.layer_edit else [])):
+            _edits(text)
+
     def settings(self, histogram: Histogram) -> list[Setting]:
         """Every setting that is known before anything is evaluated; one may belong to two groups."""
         return [
@@ -131,15 +140,15 @@ class Sweep:
             for layer in sorted({site.layer for site in self.select.resolve(sites)})
         ]
 
-    def _thresholds(self, histogram: Histogram) -> Iterator[Setting]:
+    def _thresholds(self, histogram: Histogram | None) -> Iterator[Setting]:
         bars = {*self.bars}
-        if self.target is not None and self.relative_to == "one":
+        if histogram is not None and self.target is not None and self.relative_to == "one":
             bars.add(float(f"{bar_for(histogram, self.target):.2g}"))
         for bar in sorted(bars):
             edit = Threshold(bar, relative_to=self.relative_to, renormalize=self.renormalize)  # type: ignore[arg-type]
             yield self._setting(THRESHOLD, bar, edit)
 
-    def _methods(self, histogram: Histogram) -> Iterator[Setting]:
+    def _methods(self, histogram: Histogram | None) -> Iterator[Setting]:
         for text in self.methods:
             for bits in self.bits if "bits" in METHODS[text.partition(",")[0]].options else (1,):
                 yield self._quantise(text, text, bits, bits, histogram)
@@ -147,14 +156,15 @@ class Sweep:
             text = f"{self.prune_method},prune={prune:g}"
             yield self._quantise(PRUNE, text, self.prune_bits, prune, histogram)
 
-    def _quantise(self, group: str, text: str, bits: int, value: float, histogram: Histogram) -> Setting:
+    def _quantise(self, group: str, text: str, bits: int, value: float, histogram: Histogram | None) -> Setting:
         name, _, options = text.partition(",")
         method = METHODS[name]
         if method.kind == "fitted":
             if options:
                 raise ParameterError(f"The fitted method {name!r} takes no options in a sweep; leave out {options!r}.")
-            edit = Quantize(name, bits, fitted=histogram, select=self.select)
-            return Setting(f"quantize:{name},bits={bits},fitted=measured", group, value, (edit,))
+            check_bits(bits)
+            edits = () if histogram is None else (Quantize(name, bits, fitted=histogram, select=self.select),)
+            return Setting(f"quantize:{name},bits={bits},fitted=measured", group, value, edits)
         parts = [name, *([f"bits={bits}"] if "bits" in method.options else []), *([options] if options else [])]
         if self.as_coded:
             parts.append("as_coded=true")
@@ -182,8 +192,6 @@ class Sweep:
 
 def bar_for(histogram: Histogram, share: float) -> float:
     """The bar that ``share`` of all measured weights, whatever their head, are not above."""
-    if not 0 < share < 1:
-        raise ParameterError(f"The target is a share of the weights, between 0 and 1, not {share}.")
     edges = KNOTS[KNOTS < 1]
     counts = histogram.counts(edges.tolist()).sum((0, 1)).numpy()
     reached = np.concatenate([[0.0], counts.cumsum()]) / float(histogram.total.sum())

@@ -1,0 +1,84 @@
+"""The verdicts of the sparsity study, from made-up results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attrim.evaluate import UNEDITED
+from attrim.intervals import Interval
+from attrim.results import Result
+from attrim.studies.sparsity import Setting, claims
+from attrim.studies.sparsity.claims import judge, relative_loss
+
+LOG = "quantize:linear-slog-clamped-midval,bits=3"
+SETTINGS = [
+    Setting("threshold:0.005", "threshold", 0.005, ()),
+    Setting("threshold:0.01", "threshold", 0.01, ()),
+    Setting(LOG, "linear-slog-clamped-midval", 3, ()),
+    Setting("random-drop:0.79", "random drop", 0.79, ()),
+]
+
+
+def result(score: float, share: float = 0.0, change: tuple[float, float] | None = None, examples: int = 5000) -> Result:
+    nothing = np.zeros(examples)
+    changes = {} if change is None else {"accuracy": Interval(score - 80.0, *change)}
+    return Result({"accuracy": score}, share, {"hit": nothing}, nothing, nothing, changes)
+
+
+def results(**changed: Result) -> dict[str, Result]:
+    made = {
+        UNEDITED: result(80.0),
+        "threshold:0.005": result(79.6, 0.79, (-0.7, -0.1)),
+        "threshold:0.01": result(70.0, 0.9, (-12.0, -8.0)),
+        LOG: result(78.0, 0.45, (-2.4, -1.6)),
+        "random-drop:0.79": result(60.0, 0.79, (-22.0, -18.0)),
+    }
+    return made | {name.replace("threshold", "threshold:0.005"): value for name, value in changed.items()}
+
+
+def test_the_threshold_nearest_to_80_per_cent_is_judged() -> None:
+    zeros, log = claims(SETTINGS, results(), "accuracy", False)
+    assert (zeros.verdict, zeros.setting) == ("confirmed", "threshold:0.005")  # at most 0.7 / 80 = 0.875 % is lost
+    assert (log.verdict, log.setting) == ("refuted", LOG)  # at least 1.6 / 80 = 2 % is lost
+    assert "79.0 %" in zeros.sentence
+    assert "random loses 25.00 % (22.50 to 27.50)" in zeros.sentence
+    assert "5000 examples" in log.sentence
+
+
+def test_an_interval_across_the_bar_decides_nothing() -> None:
+    zeros, _ = claims(SETTINGS, results(threshold=result(79.6, 0.79, (-0.9, 0.1))), "accuracy", False)
+    assert zeros.verdict == "undecided"
+
+
+def test_no_change_in_few_examples_confirms_nothing() -> None:
+    """A bootstrap of unchanged examples has no width; one bad example in fifty may still not have been drawn."""
+    few = {
+        name: result(80.0, one.zero_share, (0.0, 0.0) if one.changes else None, 50) for name, one in results().items()
+    }
+    zeros, _ = claims(SETTINGS, few, "accuracy", False)
+    assert zeros.verdict == "undecided"
+    assert zeros.loss is not None
+    assert zeros.loss.high == pytest.approx(100 / 80 * 100 * (1 - 0.05 ** (1 / 50)))
+
+
+def test_what_was_not_tried_is_undecided() -> None:
+    zeros, log = claims(SETTINGS[1:2], results(), "accuracy", False)
+    assert zeros.verdict == log.verdict == "undecided"
+    assert "no threshold that was tried" in zeros.sentence
+    assert "not tried with 3 bits" in log.sentence
+
+
+def test_smaller_is_better_turns_the_sign() -> None:
+    worse = result(84.0, 0.8, (3.0, 5.0))
+    loss = relative_loss(worse, result(80.0), "accuracy", smaller_is_better=True)
+    assert loss is not None
+    assert (loss.value, loss.low, loss.high) == (pytest.approx(5.0), pytest.approx(3.75), pytest.approx(6.25))
+    assert judge(loss) == "refuted"
+    better = relative_loss(result(76.0, 0.8, (-5.0, -3.0)), result(80.0), "accuracy", smaller_is_better=True)
+    assert judge(better) == "confirmed"
+
+
+def test_a_score_that_is_not_positive_has_no_relative_loss() -> None:
+    assert relative_loss(result(1.0, 0.8, (0.0, 2.0)), result(0.0), "accuracy", smaller_is_better=False) is None
+    assert judge(None) == "undecided"

@@ -1,0 +1,153 @@
+"""The sparsity study as a command on a tiny model: the table, the run, the figures, and what is not repeated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import attrim.evaluate
+import attrim.studies.sparsity.layerwise as layerwise
+import attrim.studies.sparsity.measuring as measuring
+from attrim.cli import main
+from attrim.commands import Sparsity
+from attrim.errors import ArtefactError, ParameterError, UnknownName
+from attrim.runs import Run
+
+FAST = {"formats": ("png",), "bars": (0.01, 0.05), "bits": (3,), "methods": ("linear-slog-clamped-midval", "lloyd-max")}
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("squad")
+    paragraphs = [
+        {"context": f"text {i} of {7 * i} words", "qas": [{"question": f"which {i} {j}"} for j in range(2)]}
+        for i in range(6)
+    ]
+    (folder / "dev-v1.1.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    return folder
+
+
+def command(squad: Path, output: Path, **flags: object) -> Sparsity:
+    shared = {"model": "tiny-bert", "task": "retrieval", "data": str(squad), "option": ("paragraphs=6",), "limit": 8}
+    return Sparsity(**{**shared, "output": output, **FAST, **flags})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def finished(squad: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    output = tmp_path_factory.mktemp("runs")
+    flags = {"prunes": (0.001, 0.01), "layer_edit": "threshold:0.05", "hidden_bits": (8,), "hidden_bars": (0.1,)}
+    return output, command(squad, output, **flags, show_heads=("0/1",)).run().data
+
+
+def test_everything_is_in_the_table_and_in_the_run(finished: tuple[Path, dict]) -> None:
+    _, data = finished
+    groups = {entry["group"] for entry in data["settings"].values()}
+    assert groups >= {"threshold", "random drop", "control", "layer", "hidden threshold", "hidden bits", "lloyd-max"}
+    assert set(data["results"]) == {"unedited", *data["settings"]}
+    assert "quantize:linear-slog-clamped-midval,bits=3,prune=0.01" in data["results"]
+    with Run.read(data["folder"]) as run:
+        assert run.finished
+        assert set(run.settings()) == set(data["results"])
+        assert all(len(run.predictions(name)["rank"]) == 8 for name in run.settings())
+    names = {Path(path).stem for path in data["figures"]}
+    assert names >= {
+        "distribution", "histogram-of-heads", "rows-encoder-0", "extremes-of-heads", "tokens-to-majority",
+        "median-of-rows", "diversity", "tokens-sparsity", "tokens-curves-layer-0-head-1", "chosen-heads",
+        "score-against-sparsity", "relative-change-against-sparsity", "score-against-bits", "scores-against-prune",
+        "scores-against-layer", "scores-against-hidden-bits", "scores-against-hidden-bar", "sparsity-against-bar",
+    }  # fmt: skip
+    assert all(Path(path).stat().st_size > 5000 for path in data["figures"])
+
+
+def test_random_drop_has_the_sparsity_of_each_threshold(finished: tuple[Path, dict]) -> None:
+    _, data = finished
+    shares = {name: data["results"][name]["zero_share"] for name in data["settings"]}
+    for name, entry in data["settings"].items():
+        if entry["group"] == "threshold" and shares[name] > 0:
+            same = f"random-drop:{round(shares[name], 4):g}"
+            assert same in shares, (name, shares[name])
+            assert shares[same] == pytest.approx(shares[name], abs=0.02)
+
+
+def test_both_claims_are_judged(finished: tuple[Path, dict]) -> None:
+    _, data = finished
+    assert [claim["claim"] for claim in data["claims"]] == [
+        "About 80 % zeros within 1 %",
+        "3-bit log with pruning within 1 %",
+    ]
+    # Eight questions can show nothing within 1 %, whatever the bootstrap of no change says.
+    assert data["claims"][1]["verdict"] != "confirmed"
+    assert data["claims"][1]["setting"] == "quantize:linear-slog-clamped-midval,bits=3"
+
+
+def test_nothing_is_repeated_and_new_settings_are_added(
+    squad: Path, finished: tuple[Path, dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, data = finished
+    evaluated: list[str] = []
+    real = attrim.evaluate._run
+    monkeypatch.setattr(attrim.evaluate, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
+    monkeypatch.setattr(layerwise, "_run_together", lambda *_: pytest.fail("stored layers were computed again"))
+    monkeypatch.setattr(measuring, "measure", lambda *_: pytest.fail("stored stats were measured again"))
+    again = command(squad, output, layer_edit="threshold:0.05", show_heads=("0/1",), edit=("uniform:layers=0",)).run()
+    assert again.data["folder"] == data["folder"]
+    assert evaluated == ["uniform:layers=0"]
+    for name in ("threshold:0.05", "threshold:0.05,layers=1"):
+        assert again.data["results"][name] == data["results"][name]
+
+
+def test_runs_are_compared(squad: Path, finished: tuple[Path, dict], tmp_path: Path) -> None:
+    _, data = finished
+    flags = {"seed": 5, "no_scores": True, "parts": ("hidden", "matrices"), "show_heads": ("0/1",)}
+    other = command(squad, tmp_path / "other", **flags, compare=(Path(data["folder"]),)).run().data
+    names = {Path(path).stem for path in other["figures"]}
+    assert names >= {
+        "compare-rows", "compare-diversity", "compare-tokens-to-majority", "compare-layer-0-head-1",
+        "probe-layer-output", "probe-output-histogram", "probe-scores", "matrices-encoder-1",
+        "matrices-above-bar-encoder-0",
+    }  # fmt: skip
+    assert other["results"] == {}
+    assert other["claims"] == []
+    with pytest.raises(ArtefactError, match="holds no run"):
+        command(squad, tmp_path, compare=(tmp_path,)).run()
+
+
+def test_a_task_without_a_metric_is_measured_only(squad: Path, tmp_path: Path) -> None:
+    found = command(squad, tmp_path, task="squad-paragraphs", option=(), limit=3, parts=()).run().data
+    assert found["results"] == {}
+    assert found["layers"]["tokens to majority"][0] >= 1
+
+
+def test_bad_flags_are_one_sentence(squad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sparsity", "tiny-bert", "--task", "retrieval", "--data", str(squad), "--output", str(tmp_path)]
+    words += ["--option", "paragraphs=6", "--limit", "8"]
+    assert main([*words, "--methods", "linear-slogg"]) == 2
+    assert "did you mean 'linear-slog'?" in capsys.readouterr().err
+    assert main([*words, "--bits", "17"]) == 2
+    assert "from 1 to 16" in capsys.readouterr().err
+    assert main([*words, "--show-heads", "three"]) == 2
+    assert "LAYER/HEAD" in capsys.readouterr().err
+    assert main([*words, "--show-heads", "0/77"]) == 2
+    assert "matches no head" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "words"),
+    [
+        ({"target": 1.5}, ParameterError, "between 0 and 1"),
+        ({"layer_edit": "treshold:0.1"}, UnknownName, "did you mean 'threshold'"),
+        ({"edit": ("gate",)}, ParameterError, "lacks 'factors'"),
+        ({"methods": ("lloyd-max",), "bits": (0,)}, ParameterError, "from 1 to 16"),
+        ({"methods": ("lloyd-max,prune=0.1",)}, ParameterError, "takes no options"),
+        ({"bars": (-1.0,)}, ParameterError, "not negative"),
+        ({"hidden_bits": (3,)}, ParameterError, "from 7 to 16"),
+    ],
+)
+def test_a_wrong_sweep_is_found_before_long_work(
+    squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict, error: type[Exception], words: str
+) -> None:
+    monkeypatch.setattr(measuring, "measure", lambda *_: pytest.fail("work began"))
+    with pytest.raises(error, match=words):
+        command(squad, tmp_path, **flags).run()
