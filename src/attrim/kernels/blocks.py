@@ -70,8 +70,12 @@ class Block:
 
 
 def blocks(spans: Spans, heads: int, cells: int = CELLS) -> Iterator[Block]:
-    """Cut a call into blocks of at most ``cells`` cells: several short examples, or a part of a long one."""
+    """Cut a call into blocks of at most ``cells`` cells: a few heads of many examples, or a part of a long example.
+
+    Many examples to a head are better than many heads to an example, because the head's sums then stay in cache.
+    """
     batch, queries = spans.start.shape
+    few = min(heads, torch.get_num_threads())  # a head for each thread
     starts, stops = spans.start.tolist(), spans.stop.tolist()
     example = 0
     while example < batch:
@@ -79,7 +83,7 @@ def blocks(spans: Spans, heads: int, cells: int = CELLS) -> Iterator[Block]:
         last = example + 1
         while last < batch:
             wider = slice(min(keys.start, *starts[last]), max(keys.stop, *stops[last]))
-            if (last + 1 - example) * heads * queries * (wider.stop - wider.start) > cells:
+            if (last + 1 - example) * few * queries * (wider.stop - wider.start) > cells:
                 break
             keys, last = wider, last + 1
         yield from _cut(spans, slice(example, last), heads, keys, cells)
