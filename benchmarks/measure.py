@@ -9,6 +9,7 @@ the machine does not favour one. Peak memory is that of a process that does noth
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import resource
@@ -34,7 +35,7 @@ ROWS = {
 SHAPES = {"bert-base": 8, "minilm": 16}
 LENGTH = 320
 TIME_TARGET, MEMORY_TARGET = 1.15, 1.2
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt"
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt.gz"
 
 
 def build(shape: str) -> tuple[torch.nn.Module, str]:
@@ -53,7 +54,8 @@ def batches(folder: str, size: int, count: int) -> list[dict[str, torch.Tensor]]
     needed = size * LENGTH * count
     if DATA.exists():
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        tokens = torch.tensor(tokenizer(DATA.read_text()[: needed * 8], add_special_tokens=False)["input_ids"])[:needed]
+        text = gzip.decompress(DATA.read_bytes()).decode()[: needed * 8]
+        tokens = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])[:needed]
     else:
         tokens = torch.randint(1000, 30000, (needed,), generator=torch.Generator().manual_seed(0))
     ids = tokens.view(count, size, LENGTH)

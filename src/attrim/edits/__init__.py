@@ -3,8 +3,11 @@
 from .base import EDITS, Edit, register
 from .constant import Constant
 from .gate import Gate
+from .hidden_quantize import HiddenQuantize
+from .hidden_threshold import HiddenThreshold
 from .mask import Mask
 from .parse import describe, parse_edit
+from .quantize import Quantize
 from .randomdrop import RandomDrop
 from .store import load_edits, save_edits
 from .threshold import Threshold
@@ -15,7 +18,10 @@ __all__ = [
     "Constant",
     "Edit",
     "Gate",
+    "HiddenQuantize",
+    "HiddenThreshold",
     "Mask",
+    "Quantize",
     "RandomDrop",
     "Threshold",
     "Uniform",
