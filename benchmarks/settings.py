@@ -2,7 +2,7 @@
 
 Three ways to evaluate the same settings on the same model and data, in one process after another:
 
-- ``k commands``: a new process for each setting, as ``attrim evaluate MODEL --edit SETTING`` k times, each of which also
+- ``k commands``: a new process for each setting, as ``attrim evaluate MODEL --edit SETTING`` k times; each also
   evaluates the unedited model to compare with;
 - ``one command``: all settings in one process, which loads, tokenises and evaluates the unedited model once;
 - ``shared layers``: the same in which settings of single layers share the unedited first layers.

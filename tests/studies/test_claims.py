@@ -46,6 +46,15 @@ def test_the_threshold_nearest_to_80_per_cent_is_judged() -> None:
     assert "5000 examples" in log.sentence
 
 
+def test_a_score_that_controls_do_not_change_is_called_so() -> None:
+    settings = [*SETTINGS, Setting("gate:0", "control", 0, (), "attention off")]
+    off = result(79.9, 1.0, (-0.2, 0.0))
+    zeros, _ = claims(settings, results() | {"gate:0": off}, "accuracy", False)
+    assert zeros.verdict == "confirmed"
+    assert "switching attention off loses 0.12 % (0.00 to 0.25), so this score does not show" in zeros.sentence
+    assert "at random loses 25.00 % (22.50 to 27.50);" in zeros.sentence
+
+
 def test_an_interval_across_the_bar_decides_nothing() -> None:
     zeros, _ = claims(SETTINGS, results(threshold=result(79.6, 0.79, (-0.9, 0.1))), "accuracy", False)
     assert zeros.verdict == "undecided"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...evaluate import UNEDITED
 from ...intervals import Interval
 from ...results import Result
-from .sweep import LOG_PRUNED, MATCHED, THRESHOLD, Setting
+from .sweep import CONTROL, LOG_PRUNED, MATCHED, OFF, THRESHOLD, Setting
 
 TOLERANCE = 1.0  # per cent of the unedited score
 SHARE, SLACK = 0.8, 0.03  # "about 80 %" of the weights
@@ -112,10 +112,15 @@ def _control(
     results: Mapping[str, Result],
     losses: Mapping[str, Interval | None],
 ) -> str:
-    """What a random drop of the same share loses, where it was tried."""
+    """What a random drop of the same share loses, and attention that is switched off, where they were tried."""
     share = round(results[setting.name].zero_share, 4)
     same = next((other for other in settings if other.group == MATCHED and other.value == share), None)
-    loss = losses[same.name] if same is not None else None
-    if loss is None:
-        return ""
-    return f"; dropping the same share at random loses {loss.value:.2f} % ({loss.low:.2f} to {loss.high:.2f})"
+    off = next((other for other in settings if other.group == CONTROL and other.label == OFF), None)
+    said = ""
+    for control, words in ((same, "dropping the same share at random loses"), (off, "switching attention off loses")):
+        loss = None if control is None else losses[control.name]
+        if loss is not None:
+            said += f"; {words} {loss.value:.2f} % ({loss.low:.2f} to {loss.high:.2f})"
+            if judge(loss) == "confirmed":
+                said += ", so this score does not show what attention is worth"
+    return said

@@ -28,6 +28,7 @@ METHODS_OF_THE_PAPER = (
 )
 THRESHOLD, PRUNE, LAYER, CONTROL, MATCHED, OTHER = "threshold", "prune", "layer", "control", "random drop", "other"
 HIDDEN_THRESHOLD, HIDDEN_BITS = "hidden threshold", "hidden bits"
+OFF = "attention off"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class Sweep:
 
     def _controls(self) -> Iterator[Setting]:
         if self.controls:
-            for edit, label in ((Gate(0.0), "attention off"), (Uniform(), "uniform attention")):
+            for edit, label in ((Gate(0.0), OFF), (Uniform(), "uniform attention")):
                 yield dataclasses.replace(self._setting(CONTROL, 0.0, edit), label=label)
 
     def _setting(self, group: str, value: float, *edits: Edit) -> Setting:
