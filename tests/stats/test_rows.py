@@ -105,7 +105,7 @@ def test_row_distance_is_that_of_scipy_over_all_examples() -> None:
         weights = attention(seed, heads=1, length=7 + seed)
         stat.update(weights)
         for edit, method in zip(edits, ("linear-slog-clamped-midval", "linear-slinear-midval"), strict=True):
-            edited = Quantize(method, 3).apply(weights)
+            edited = Quantize(method, 3).apply(weights.double())
             for row, other in zip(weights[0, 0].double().numpy(), edited[0, 0].double().numpy(), strict=True):
                 before, after = (np.histogram(side + 1e-10, edges)[0] for side in (row, other))
                 wanted[edit].append(float(jensenshannon(before, after)))
