@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..call import Call
 
-CELLS = 1 << 21
-"""Cells a block may have: 8 MiB of float32 scores, which stay in the processor's cache until they are counted."""
+CELLS = 1 << 20
+"""Cells a block may have: 4 MiB of float32 scores, which stay in the processor's cache until they are counted."""
 
 
 @dataclass(frozen=True)
