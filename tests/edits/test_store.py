@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
+from attrim import artefacts
 from attrim.edits import Constant, Gate, Mask, Threshold, load_edits, save_edits
-from attrim.edits import store as store_module
 from attrim.errors import ArtefactError
 from attrim.select import Select, Site
 
@@ -54,7 +54,7 @@ def test_a_failed_save_keeps_the_old_edits(saved, monkeypatch, failing: str) -> 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module, failing, fail)
+    monkeypatch.setattr(artefacts, failing, fail)
     with pytest.raises(ArtefactError, match="No space left on device"):
         save_edits(Gate(torch.zeros(3)), saved)
     monkeypatch.undo()

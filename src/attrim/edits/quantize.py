@@ -17,7 +17,7 @@ from ..codebooks.codebook import Codebook, Scope
 from ..codebooks.fit import fit_histogram
 from ..codebooks.groups import fit_groups
 from ..codebooks.through import straight_through
-from ..errors import ArtefactError, ParameterError
+from ..errors import ParameterError
 from ..stats.histogram import Histogram
 from ..stats.sitewise import not_finite
 from .base import Edit, register
@@ -30,12 +30,9 @@ Quantiser = Callable[[Tensor, Call], Tensor]
 
 def load_histogram(folder: str) -> Histogram:
     """The histogram that the stats store saved in ``folder``."""
-    from ..stats.store import load_stats
+    from ..stats.store import load_stat
 
-    for stat in load_stats(folder):
-        if isinstance(stat, Histogram):
-            return stat
-    raise ArtefactError(f"The folder {folder!r} holds no histogram; measure it with the stat 'histogram'.")
+    return load_stat(folder, Histogram, "histogram", "histogram")
 
 
 @register("quantize")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from ..atomic import replace_file, replace_tensors
+from ..artefacts import Artefact
 from ..errors import ArtefactError, AttrimError, UnknownName
 from .base import STATS, Stat
 from .origin import Origin
 
-FORMAT = 1
-INDEX = "stats.json"
+STORE = Artefact("stats", source="a folder that a measurement wrote", remedy="restore them or measure again")
+INDEX = STORE.index
+Kind = TypeVar("Kind")
 
 
 class Stats(Mapping[str, Stat]):
@@ -68,11 +65,11 @@ class Stats(Mapping[str, Stat]):
     @classmethod
     def load(cls, folder: str | Path) -> Stats:
         """The stats that :meth:`save` wrote to ``folder``."""
-        index = _read_index(Path(folder))
+        index, tensors = STORE.read(folder)
         try:
-            return cls(_read_stats(Path(folder), index), Origin.from_json(index["origin"]))
+            return cls(_read_stats(index["stats"], tensors), Origin.from_json(index["origin"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(Path(folder), str(error)) from error
+            raise STORE.damaged(folder, str(error)) from error
 
 
 class UnknownStat(UnknownName, KeyError):
@@ -86,36 +83,13 @@ class UnknownStat(UnknownName, KeyError):
 
 def save_stats(stats: Iterable[Stat], folder: str | Path, origin: Origin | None = None) -> Path:
     """Write stats and their origin to ``folder`` and return it."""
-    folder = Path(folder)
     tensors: dict[str, Tensor] = {}
     entries = []
     for number, stat in enumerate(stats):
         own, fields = stat.state()
-        tensors |= {f"{number}/{name}": tensor.clone() for name, tensor in own.items()}
+        tensors |= {f"{number}/{name}": tensor for name, tensor in own.items()}
         entries.append({"name": stat.registered_name, "fields": fields})
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / "stats-new.safetensors"
-        replace_tensors(part, tensors)
-        digest = _digest(part)
-        file = part.replace(folder / f"stats-{digest[:16]}.safetensors")
-        index = {
-            "format": FORMAT,
-            "origin": (origin or Origin()).to_json(),
-            "stats": entries,
-            "tensors": file.name,
-            "digest": digest,
-        }
-        # The index is what a reader follows; it is renamed into place last.
-        replace_file(folder / INDEX, json.dumps(index, indent=1).encode())
-        for stale in folder.glob("stats-*.safetensors"):
-            if stale != file:
-                stale.unlink()
-    except OSError as error:
-        raise ArtefactError(
-            f"The stats cannot be written to {str(folder)!r}: {error.strerror}; choose another folder."
-        ) from error
-    return folder
+    return STORE.save(folder, {"origin": (origin or Origin()).to_json(), "stats": entries}, tensors)
 
 
 def load_stats(folder: str | Path) -> list[Stat]:
@@ -123,46 +97,23 @@ def load_stats(folder: str | Path) -> list[Stat]:
     return list(Stats.load(folder).values())
 
 
-def _read_index(folder: Path) -> dict[str, Any]:
-    try:
-        index = json.loads((folder / INDEX).read_bytes())
-    except FileNotFoundError:
-        raise ArtefactError(
-            f"There are no saved stats in {str(folder)!r}: {INDEX} is missing; give a folder that a measurement wrote."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise _damaged(folder, str(error)) from error
-    if not isinstance(index, dict):
-        raise _damaged(folder, f"{INDEX} holds no stats")
-    if index.get("format") != FORMAT:
-        raise ArtefactError(
-            f"The stats in {str(folder)!r} have format {index.get('format')!r}, not {FORMAT}; use another attrim."
-        )
-    return index
+def load_stat(folder: str | Path, kind: type[Kind], content: str, name: str) -> Kind:
+    """The first stat of one kind in ``folder``.
+
+    Parameters
+    ----------
+    content, name : what it holds and its registered name, for the sentence that says it is not there.
+    """
+    for stat in load_stats(folder):
+        if isinstance(stat, kind):
+            return stat
+    raise ArtefactError(f"The folder {str(folder)!r} holds no {content}; measure it with the stat {name!r}.")
 
 
-def _read_stats(folder: Path, index: dict[str, Any]) -> list[Stat]:
-    file = folder / Path(index["tensors"]).name
-    try:
-        if _digest(file) != index["digest"]:
-            raise _damaged(folder, f"{file.name} is not what was written")
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise _damaged(folder, str(error)) from error
+def _read_stats(entries: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> list[Stat]:
     stats = []
-    for number, entry in enumerate(index["stats"]):
+    for number, entry in enumerate(entries):
         prefix = f"{number}/"
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         stats.append(STATS[entry["name"]].load(own, entry["fields"]))
     return stats
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _damaged(folder: Path, cause: str) -> ArtefactError:
-    return ArtefactError(
-        f"The stats in {str(folder)!r} cannot be read ({cause.rstrip('.')}); restore them or measure again."
-    )

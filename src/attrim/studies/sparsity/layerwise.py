@@ -7,35 +7,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from ...call import Call
 from ...edits import Edit
 from ...errors import DataError
-from ...evaluate import UNEDITED, compare_results, device_of, evaluate_settings, evaluation_mode, first_text, result_of
+from ...evaluate import (
+    UNEDITED,
+    ZeroCount,
+    compare_results,
+    device_of,
+    evaluate_settings,
+    evaluation_mode,
+    first_text,
+    result_of,
+)
 from ...loading import longest_input
 from ...prefix import Prefix
 from ...progress import track
 from ...results import Result
 from ...runs import Run
 from ...sites.context import attach
-from ...stats.base import Stat
 from ...tasks import Task
 from ...tasks.base import Array
 from ...tasks.replay import Replay
-
-
-class ZerosBySite(Stat):
-    """Counts the zeros and all valid weights of every site, so that skipped sites can be added."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, tuple[int, int]] = {}
-
-    def watch(self, tensor: Tensor, call: Call) -> None:
-        """Add the cells of one call, weights ``[B, H, Q, K]``."""
-        valid = call.valid.expand(tensor.shape[0], tensor.shape[1], -1, -1)
-        zeros, total = self.counts.get(call.site.name, (0, 0))
-        self.counts[call.site.name] = zeros + int(((tensor == 0) & valid).sum()), total + int(valid.sum())
 
 
 def evaluate_layers(
@@ -85,11 +79,11 @@ def _run_together(
         numbers = track(range(sum(1 for _ in batches)), "evaluating layers, batch {}".format, progress)
         for _, batch in zip(numbers, batches, strict=True):
             inputs = {key: tensor.to(device) for key, tensor in {**batch.inputs, **batch.targets}.items()}
-            unedited = ZerosBySite()
+            unedited = ZeroCount()
             with attach(model, stats=[unedited], strict=False), prefix.record():
                 task.run(model, inputs)
             for name, edits in settings.items():
-                started, own = time.perf_counter(), ZerosBySite()
+                started, own = time.perf_counter(), ZeroCount()
                 # The layers that are skipped do not fire, so nothing may insist on it.
                 with prefix.replay(prefix.unedited(edits)), attach(model, edits=edits, stats=[own], strict=False):
                     outputs = task.run(model, inputs).float().cpu().numpy()

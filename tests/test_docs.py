@@ -1,4 +1,4 @@
-"""The examples of docs/edits.md print what the page shows."""
+"""The examples of the docs pages print what the pages show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "edits.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +19,10 @@ def _printing():
     torch.set_printoptions(profile="default")
 
 
-def test_examples() -> None:
-    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) > 8
+@pytest.mark.parametrize(("page", "examples"), [("edits.md", 9), ("quantize.md", 3)])
+def test_examples(page: str, examples: int) -> None:
+    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", (DOCS / page).read_text(), re.DOTALL)
+    assert len(blocks) >= examples
     names: dict[str, object] = {}
     for code, shown in blocks:
         printed = io.StringIO()
