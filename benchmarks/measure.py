@@ -3,7 +3,7 @@
 Rows: (a) the plain SDPA forward pass, (b) eager attention with ``output_attentions=True``, (c) the papers' way: (b)
 plus ``numpy.histogram`` for every head, (d) attrim's ``Histogram`` and ``Mean`` for all heads in one pass. The rows
 take turns within every round, and the table shows the median over rounds of the ratio to (a), so that other load on
-the machine does not favour one. Peak memory is that of a process that does nothing else.
+the machine does not favour one. Peak memory is that of processes that do nothing else.
 """
 
 from __future__ import annotations
@@ -135,9 +135,10 @@ def peak(shape: str, row: str) -> float:
 
 
 def peak_apart(shape: str, row: str) -> float:
-    """Peak memory of a row in a process of its own."""
+    """Peak memory of a row: the median of three processes of its own, because malloc's peak varies by several per cent."""
     command = [sys.executable, __file__, "--peak", shape, row]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
+    return statistics.median(json.loads(run.stdout.splitlines()[-1]) for run in runs)
 
 
 def report(shape: str, rounds: int, names: list[str]) -> bool:
