@@ -135,7 +135,7 @@ def peak(shape: str, row: str) -> float:
 
 
 def peak_apart(shape: str, row: str) -> float:
-    """Peak memory of a row: the median of three processes of its own, because malloc's peak varies by several per cent."""
+    """Peak memory of a row: the median of three processes, because that of one varies by several per cent."""
     command = [sys.executable, __file__, "--peak", shape, row]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
     return statistics.median(json.loads(run.stdout.splitlines()[-1]) for run in runs)
