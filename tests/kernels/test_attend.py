@@ -73,7 +73,7 @@ def test_the_same_weights_give_the_same_integers(kind: str) -> None:
     histogram, mean = Histogram(), Mean()
     spans = Spans.of(call, 3)
     assert spans is not None
-    feed = Feed.start(call, spans, [(histogram, ALL), (mean, ALL)])
+    feed = Feed.begin(call, spans, [(histogram, ALL), (mean, ALL)])
     assert feed is not None
     for block in blocks(spans, HEADS):
         feed.add(weights[block.examples, block.heads, block.queries, block.keys].contiguous(), block)
@@ -88,7 +88,7 @@ def test_integers_of_special_values() -> None:
     spans = Spans.of(call, 1)
     assert spans is not None
     histogram, mean = Histogram(), Mean()
-    feed = Feed.start(call, spans, [(histogram, (0,)), (mean, (0,))])
+    feed = Feed.begin(call, spans, [(histogram, (0,)), (mean, (0,))])
     assert feed is not None
     feed.add(weights, Block(slice(0, 1), slice(0, 1), slice(0, 1), slice(0, len(special)), True))
     for ours, plain in zip((histogram, mean), reference(weights, call), strict=True):

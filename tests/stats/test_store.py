@@ -53,7 +53,7 @@ def test_a_failed_save_keeps_the_old_stats(tmp_path: Path, monkeypatch: pytest.M
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attrim.stats.store.replace_file", full)
+    monkeypatch.setattr("attrim.artefacts.replace_file", full)
     with pytest.raises(ArtefactError, match="No space left"):
         measured(1).save(tmp_path)
     monkeypatch.undo()
@@ -115,7 +115,7 @@ def test_flipped_bit(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(ArtefactError, match="not what was written"):
+    with pytest.raises(ArtefactError, match="has changed since it was saved"):
         Stats.load(tmp_path)
 
 

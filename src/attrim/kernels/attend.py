@@ -55,7 +55,7 @@ def attend(
     spans = Spans.of(call, query.shape[0])
     if spans is None:
         return None
-    feed = Feed.start(call, spans, stats)
+    feed = Feed.begin(call, spans, stats)
     if feed is None:
         return None
     batch, heads, queries, size = query.shape

@@ -76,13 +76,13 @@ def blocks(spans: Spans, heads: int, cells: int = CELLS) -> Iterator[Block]:
     """
     batch, queries = spans.start.shape
     few = min(heads, torch.get_num_threads())  # a head for each thread
-    starts, stops = spans.start.tolist(), spans.stop.tolist()
+    first, after = spans.start.amin(1).tolist(), spans.stop.amax(1).tolist()
     example = 0
     while example < batch:
-        keys = slice(min(starts[example]), max(stops[example]))
+        keys = slice(first[example], after[example])
         last = example + 1
         while last < batch:
-            wider = slice(min(keys.start, *starts[last]), max(keys.stop, *stops[last]))
+            wider = slice(min(keys.start, first[last]), max(keys.stop, after[last]))
             if (last + 1 - example) * few * queries * (wider.stop - wider.start) > cells:
                 break
             keys, last = wider, last + 1
