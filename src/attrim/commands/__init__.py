@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import Command, Outcome
+from .constant import Constant
 from .demo import Demo
 from .evaluate import Evaluate
 from .export import Export
@@ -21,11 +22,13 @@ COMMANDS: dict[str, type[Command]] = {
     "export": Export,
     "train": Train,
     "sparsity": Sparsity,
+    "constant": Constant,
 }
 
 __all__ = [
     "COMMANDS",
     "Command",
+    "Constant",
     "Demo",
     "Evaluate",
     "Export",

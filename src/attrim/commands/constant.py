@@ -75,7 +75,10 @@ class Constant(OnTraining, ProbeRecipe):
         )
         shown: list[Any] = [_facts(found)]
         if found.rows:
-            shown += [results_table(found, f"{self.model} on {self.task}, {len(design.seeds)} seeds"), *found.sentences()]
+            shown += [
+                results_table(found, f"{self.model} on {self.task}, {len(design.seeds)} seeds"),
+                *found.sentences(),
+            ]
         shown += [
             f"  {one} and {other}: rank correlation rho {rho:+.2f}, tau {tau:+.2f}"
             for one, other, rho, tau in (found.correlation.rows() if found.correlation else [])

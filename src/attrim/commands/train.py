@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import UseAppendAction
 
-from ..errors import DataError, ParameterError
+from ..errors import ParameterError
 from ..training.recipe import Recipe
-from .base import OnData, Outcome, named_values
+from .base import Outcome
+from .training import OnTraining
 
 if TYPE_CHECKING:
     from ..edits import Edit
@@ -21,23 +22,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Train(OnData, Recipe):
+class Train(OnTraining, Recipe):
     """Fine-tune a model on a task; a run that was killed goes on, and ends with the same weights."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number type of the computation; the weights are trained in float32 either way."""
     seed: int = 123
     """Fixes a new head, the order of the data, dropout, and which examples a limit chooses."""
-    limit: int | None = None
-    """Train on this many examples."""
     batch_size: int = 32
     """Examples a forward pass; a step takes this times accumulation."""
-    train_option: UseAppendAction[tuple[str, ...]] = ()
-    """Option of the task for its training data only, as name=value (repeatable); the split is train by default."""
     evaluate_every: int | None = None
     """Evaluate after every so many steps (default: once at the end)."""
-    evaluate_limit: int | None = None
-    """Evaluate on this many examples."""
     keep_best: bool = False
     """Save the weights with the best evaluation instead of the last ones."""
     edit: UseAppendAction[tuple[str, ...]] = ()
@@ -58,7 +53,7 @@ class Train(OnData, Recipe):
         self._check()
         recipe = Recipe(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Recipe)})
         edits = [parse_edit(text) for text in self.edit]
-        training, validation = self._tasks()
+        training, validation = self.tasks()
         with own_randomness():
             seed_everything(self.seed, "head")
             model = self._load(training)
@@ -90,19 +85,6 @@ class Train(OnData, Recipe):
             raise ParameterError(f"evaluate-every must be at least 1, not {self.evaluate_every}.")
         if self.save is not None and self.save.exists() and not (self.save / "config.json").exists():
             raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
-
-    def _tasks(self) -> tuple[Task, Task]:
-        """The task with its training data, and with its validation data."""
-        from ..tasks import TASKS
-
-        training = self.load_task()
-        validation = dataclasses.replace(self, limit=self.evaluate_limit).load_task()
-        if not training.metrics:
-            raise DataError(f"The task {self.task} has no metric, so a model cannot be trained for it; choose another.")
-        known = [field.name for field in dataclasses.fields(training)]
-        options: dict[str, Any] = {"split": "train"} if "split" in known else {}
-        options |= named_values(self.train_option, f"task {self.task}", TASKS[self.task])
-        return dataclasses.replace(training, **options), validation
 
     def _load(self, task: Task) -> Any:
         """Load the model with the head that it has for this task, or with a new one."""

@@ -25,8 +25,8 @@ class Averages:
     Attributes
     ----------
     mean : over all training data.
-    halves : site name to the correlation ``[H]`` between the averages of two halves of the batches; empty when there was
-        only one batch.
+    halves : site name to the correlation ``[H]`` between the averages of two halves of the batches; empty for a single
+        batch.
     """
 
     mean: Mean

@@ -97,8 +97,6 @@ class Design:
             for wanted in ("0", *self.budgets):
                 heads = tuple(budget(sequence, wanted))
                 everything = len(heads) == len(sequence)
-                setting = Setting(
-                    family if heads else "", "" if everything or not heads else order, str(wanted), heads
-                )
+                setting = Setting(family if heads else "", "" if everything or not heads else order, str(wanted), heads)
                 found.setdefault(setting.name, setting)
         return sorted(found.values(), key=lambda setting: bool(setting.heads))

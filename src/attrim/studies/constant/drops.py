@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ class Row:
     Attributes
     ----------
     scores : the first metric of each seed, in per cent.
-    drop : how much of the baseline is lost, in per cent of it; the interval is over seeds (Student's t), each seed against
+    drop : how much of the baseline is lost, in per cent of it; the interval is over seeds (Student's t), each against
         its own baseline. None for the baseline, and where the baseline is not positive.
     """
 
@@ -87,7 +88,11 @@ def sentences(rows: Sequence[Row], metric: str) -> list[str]:
         if row is None or row.drop is None:
             continue
         heads = "All heads" if label == "all" else f"{len(row.setting.heads)} heads"
-        interval = f" (95 % interval over seeds {row.drop.low:.1f} to {row.drop.high:.1f})" if row.drop.low == row.drop.low else ""
+        known = not math.isnan(row.drop.low)
+        interval = f" (95 % interval over seeds {row.drop.low:.1f} to {row.drop.high:.1f})" if known else ""
         change = f"{abs(row.drop.value):.1f} % {'worse' if row.drop.value > 0 else 'better'}"
-        said.append(f"{heads} constant: {metric} is {row.score:.2f}, {change} than the probe on the unedited model{interval}; {claim}.")
+        said.append(
+            f"{heads} constant: {metric} is {row.score:.2f}, {change} than the probe on the unedited model{interval}; "
+            f"{claim}."
+        )
     return said

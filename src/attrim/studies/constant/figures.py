@@ -19,7 +19,12 @@ from .drops import Row
 
 
 def draw(
-    run: Run, rows: Sequence[Row], orders: Mapping[str, Scores], sites: Sequence[Site], metric: str, formats: Sequence[str]
+    run: Run,
+    rows: Sequence[Row],
+    orders: Mapping[str, Scores],
+    sites: Sequence[Site],
+    metric: str,
+    formats: Sequence[str],
 ) -> list[Path]:
     """Write every figure that the findings allow to the run's folder; returns the files."""
     written: list[Path] = []
@@ -44,7 +49,7 @@ def _every(
 
 
 def curves(rows: Sequence[Row], total: int) -> dict[str, dict[int, Sequence[float]]]:
-    """A curve for each family and order; the baseline and all heads, where the order does not matter, are in all of them."""
+    """A curve for each family and order; each has the baseline, and all heads, where the order does not matter."""
     baseline = {len(row.setting.heads): row.scores for row in rows if not row.setting.heads}
     last = {row.setting.family: row.scores for row in rows if len(row.setting.heads) == total}
     found: dict[tuple[str, str], dict[int, Sequence[float]]] = defaultdict(dict)

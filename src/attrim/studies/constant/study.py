@@ -92,7 +92,11 @@ def constant(
     known = {"study": "constant", **(identity or {"model": type(model).__name__})}
     known |= {"training": training.options(), "training_data": training.fingerprint()}
     known |= {"validation": validation.options(), "validation_data": validation.fingerprint()}
-    known |= {"recipe": {name: value for name, value in vars(design.recipe).items() if name not in ("seed", "checkpoint_every")}}
+    known |= {
+        "recipe": {
+            name: value for name, value in vars(design.recipe).items() if name not in ("seed", "checkpoint_every")
+        }
+    }
     known |= {"order_epochs": design.order_epochs, "lambda_rate": design.lambda_rate, "as_coded": design.as_coded}
     metric = next(iter(training.metrics))
     with Run.open(output, known, name="constant") as run:
@@ -131,9 +135,11 @@ def constant(
 
 def _check(training: Task, validation: Task) -> None:
     if not training.metrics:
-        raise DataError(f"The task {training.registered_name} has no metric to probe a model with; choose another task.")
+        raise DataError(
+            f"The task {training.registered_name} has no metric to probe a model with; choose another task."
+        )
     if not training.layout or training.layout != validation.layout or training.max_length != validation.max_length:
         raise DataError(
-            "Constants need texts on fixed slots, the same for training and validation; give both tasks the layout 'grid' "
-            "(or 'papa') and one max_length."
+            "Constants need texts on fixed slots, the same for training and validation; give both tasks the layout "
+            "'grid' (or 'papa') and one max_length."
         )
