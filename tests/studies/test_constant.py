@@ -1,0 +1,220 @@
+"""The constant study: averages, orders and probes, from files to tables, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attrim.cli import main
+from attrim.commands import Constant
+from attrim.errors import DataError, ParameterError, UnknownName
+from attrim.loading import load_model, load_tokenizer
+from attrim.measure import measure
+from attrim.runs import Run
+from attrim.scores import Scores
+from attrim.select import Site
+from attrim.stats import Mean
+from attrim.studies.constant.design import Design
+from attrim.studies.constant.drops import relative_drop
+from attrim.studies.constant.figures import curves
+from attrim.tasks import load_task
+
+
+@pytest.fixture
+def glue(tmp_path: Path) -> Path:
+    """Sentences whose feeling one letter tells, in the files of SST-2."""
+    folder = tmp_path / "glue"
+    folder.mkdir()
+    for name, size in {"train": 48, "dev": 16}.items():
+        rows = "".join(f"{'zzzz' if i % 2 else 'aaaa'} {'b' * (i % 7)}{i}\t{i % 2}\n" for i in range(size))
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
+    return folder
+
+
+def command(glue: Path, **fields) -> Constant:
+    shared = {"model": "tiny-bert", "task": "glue/sst2", "data": str(glue), "output": glue.parent / "runs"}
+    quick = {"max_length": 24, "epochs": 2, "learning_rate": 1e-3, "seeds": (0, 1), "formats": ("png",)}
+    return Constant(**{**shared, **quick, "order_epochs": 1, "budgets": ("0", "1/2", "all"), **fields})
+
+
+def rows(outcome) -> dict[tuple[str, str, int], list[float]]:
+    return {(row["family"], row["order"], row["heads"]): row["scores"] for row in outcome.data["rows"]}
+
+
+def test_the_whole_study(glue: Path) -> None:
+    outcome = command(glue).run()
+    found = rows(outcome)
+    assert list(found) == [("", "", 0), ("average", "lambdas", 4), ("average", "", 8)]
+    assert all(len(scores) == 2 for scores in found.values())
+    assert outcome.data["rows"][0]["drop"] is None
+    assert outcome.data["averages"]["unseen_share"] < 1
+    names = {Path(path).name for path in outcome.data["figures"]}
+    assert names == {"score-against-heads.png", "order-lambdas.png"}
+    with Run.read(outcome.data["folder"]) as run:
+        assert run.finished
+        assert "probe/average/lambdas/4/seed-1/epoch-002" in run.settings()
+    assert not list(Path(outcome.data["folder"]).glob("features/*")) + list(
+        Path(outcome.data["folder"]).glob("checkpoints/*")
+    )
+
+
+def test_what_is_done_is_not_repeated_and_more_is_added(glue: Path, monkeypatch) -> None:
+    first = rows(command(glue).run())
+    import attrim.studies.constant.probing as probing
+
+    trained = []
+    original = probing.train_probe
+    monkeypatch.setattr(probing, "train_probe", lambda *a, **k: trained.append(a[3].seed) or original(*a, **k))
+    assert rows(command(glue).run()) == first
+    assert trained == []
+    more = rows(command(glue, seeds=(0, 1, 2), budgets=("0", "all")).run())
+    assert trained == [2, 2]
+    assert more["", "", 0][:2] == first["", "", 0]
+
+
+def test_averages_are_those_of_all_training_data(glue: Path) -> None:
+    outcome = command(glue, until="average").run()
+    from attrim.studies.constant.averages import average
+
+    task = load_task("glue/sst2", data=str(glue), split="train", layout="grid", max_length=24)
+    model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
+    whole = measure(model, task.feed(model, tokenizer), Mean(), progress=False)["Mean"]
+    with Run.read(outcome.data["folder"]) as run:
+        again = average(run, model, task, tokenizer)
+    for site in whole.sites:
+        assert torch.equal(again.mean.matrix(site), whole.matrix(site))
+    assert outcome.data["rows"] == []
+    assert outcome.data["orders"] == {}
+
+
+def test_families_and_orders_in_one_command(glue: Path) -> None:
+    families = ("average", "offset", "uniform", "identity", "previous", "next", "random", "learned")
+    orders = ("lambdas", "divergence", "gradient", "random")
+    outcome = command(glue, families=families, orders=orders, budgets=("1/2", "all"), seeds=(0,), epochs=1).run()
+    found = rows(outcome)
+    assert {order for _, order, heads in found if heads == 4} == set(orders)
+    assert {family for family, _, heads in found if heads == 8} == set(families)
+    assert len(found) == 1 + len(orders) + len(families) - 1 + len(families)
+    assert len(outcome.data["correlation"]) == 6
+    names = {Path(path).stem for path in outcome.data["figures"]}
+    assert {"families", "rank-correlation", "order-gradient"} <= names
+
+
+def test_as_the_released_code(glue: Path) -> None:
+    """Dropout and one learning rate for everything; nothing is kept between epochs."""
+    plain, coded = (rows(command(glue, as_coded=value, seeds=(0,), budgets=("1/2",)).run()) for value in (False, True))
+    assert plain.keys() == coded.keys()
+
+
+def test_token_tasks(tmp_path: Path) -> None:
+    lines = [f"{'zz' if i % 2 else 'aa'}{i} NN I-NP {'B-PER' if i % 2 else 'O'}\n" for i in range(60)]
+    text = "".join("".join(lines[start : start + 3]) + "\n" for start in range(0, 60, 3))
+    for name in ("train", "dev"):
+        (tmp_path / f"eng.{name}").write_text(text)
+    for name in ("eng.train", "eng.testa"):
+        (tmp_path / name).write_text(text)
+    outcome = command(tmp_path / "x", data=str(tmp_path), task="tokens/ner", seeds=(0,)).run()
+    assert outcome.data["metric"] == "f1"
+    assert len(outcome.data["rows"]) == 3
+
+
+def test_a_kill_changes_nothing(glue: Path) -> None:
+    """Killed at the first stored probe, the study ends with the scores of one that was not."""
+    whole = rows(command(glue, output=glue.parent / "whole").run())
+    words = ["constant", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--output", str(glue.parent / "runs")]
+    words += ["--max-length", "24", "--epochs", "2", "--learning-rate", "1e-3", "--seeds", "0", "1", "--formats", "png"]
+    words += ["--order-epochs", "1", "--budgets", "0", "1/2", "all"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-m", "attrim", *words], env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.time() + 120
+    while process.poll() is None and time.time() < deadline:
+        if list((glue.parent / "runs").glob("constant-*/probes/*")):
+            process.send_signal(signal.SIGKILL)
+        time.sleep(0.01)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL, "the study was over before it could be killed"
+    assert rows(command(glue).run()) == whole
+
+
+def scores(*sizes: int) -> Scores:
+    sites = [Site(f"layer.{number}", "encoder", number, size) for number, size in enumerate(sizes)]
+    return Scores({site.name: torch.arange(site.heads) * 2.0 + site.layer for site in sites}, sites)
+
+
+def test_settings_share_what_does_not_depend_on_the_order() -> None:
+    design = Design(families=("average", "uniform"), orders=("lambdas", "random"), budgets=("1/2", "all", "8", 4))
+    names = [setting.name for setting in design.settings({"lambdas": scores(4, 4), "random": scores(4, 4)})]
+    assert names == [
+        "probe/0", "probe/average/lambdas/4", "probe/average/8", "probe/average/random/4", "probe/uniform/lambdas/4",
+        "probe/uniform/8",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"families": ("averge",)}, UnknownName, "average"),
+        ({"orders": ("lambda",)}, UnknownName, "lambdas|random|gradient"),
+        ({"seeds": ()}, ParameterError, "at least one"),
+        ({"seeds": (1, 1)}, ParameterError, "different"),
+        ({"budgets": ()}, ParameterError, "budget"),
+        ({"score_batches": 0}, ParameterError, "batch"),
+    ],
+)
+def test_bad_designs(fields, error, message) -> None:
+    with pytest.raises(error, match=message):
+        Design(**fields)
+
+
+def test_bad_input_is_one_sentence(glue: Path, capsys) -> None:
+    words = ["constant", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--output", str(glue.parent / "runs")]
+    assert main([*words, "--budgets", "9/8"]) == 2
+    assert "no budget of 8 heads" in capsys.readouterr().err
+    assert main([*words, "--task", "text"]) == 2
+    assert "metric" in capsys.readouterr().err
+
+
+def test_a_study_needs_a_layout(glue: Path) -> None:
+    from attrim.studies.constant import constant
+
+    task = load_task("glue/sst2", data=str(glue), split="train")
+    with pytest.raises(DataError, match="layout"):
+        constant(load_model("tiny-bert"), task, task, load_tokenizer("tiny-bert"), output=glue.parent / "runs")
+
+
+def test_relative_drop() -> None:
+    drop = relative_drop([50.0, 40.0], [45.0, 38.0])
+    assert drop.value == pytest.approx(7.5)
+    half = 12.7062047 * np.std([10.0, 5.0], ddof=1) / math.sqrt(2)
+    assert (drop.low, drop.high) == pytest.approx((7.5 - half, 7.5 + half))
+    assert math.isnan(relative_drop([50.0], [45.0]).low)
+    assert relative_drop([0.0], [1.0]) is None
+    assert relative_drop([10.0, 10.0], [11.0, 11.0], -1.0).value == pytest.approx(10.0)
+
+
+def test_curves_end_in_what_all_orders_share(glue: Path) -> None:
+    outcome_rows = command(glue, orders=("divergence", "random"), seeds=(0,), epochs=1)
+    from attrim.studies.constant import constant
+
+    training, validation = (
+        load_task("glue/sst2", data=str(glue), split=split, layout="grid", max_length=24)
+        for split in ("train", "validation")
+    )
+    found = constant(
+        load_model("tiny-bert"), training, validation, load_tokenizer("tiny-bert"), outcome_rows.design(),
+        output=glue.parent / "runs", progress=False, formats=("png",),
+    )  # fmt: skip
+    lines = curves(found.rows, 8)
+    assert list(lines) == ["average, divergence", "average, random"]
+    assert all(sorted(points) == [0, 4, 8] for points in lines.values())
+    assert json.dumps(found.sentences())
