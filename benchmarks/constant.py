@@ -7,8 +7,8 @@ epochs, evaluation after each of them. The same probes see the same batches in t
 - ``without padding``: the same, but the empty slots of the grid are left out of the model's batches;
 - ``cached``: the model runs once for each budget, the probe is trained on what it gave.
 
-The table shows seconds, their ratio to ``cached``, and the scores, which must agree. A second table shows what a step of
-``order`` costs (lambdas and probe, through the model) against a plain forward and backward pass of the frozen model.
+The table shows seconds, their ratio to ``cached``, and the scores, which must agree. A second table shows what a step
+of ``order`` costs (lambdas and probe, through the model) against a plain forward and backward pass of the frozen model.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Benchmark:
         self.order = random_scores(self.sites).order()  # which heads are constant does not change the time
 
     def edits(self, heads: int) -> list[Constant]:
+        """The first heads of the order made constant."""
         return [Constant(self.constants, heads=self.order[:heads])] if heads else []
 
     def cached(self, heads: int) -> tuple[float, dict[str, float], np.ndarray]:
@@ -125,6 +126,7 @@ class AfterEpochs(Callback):
         self.outputs = np.empty(0)
 
     def after_step(self, step: Step, loop: Loop) -> None:
+        """Keep the last metrics and answers."""
         if step.number % self.every == 0 or step.last:
             self.metrics, self.outputs = self.benchmark.answers(loop.model)  # type: ignore[arg-type]
 

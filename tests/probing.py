@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from transformers import AutoModel
 
-from attrim.loading import load_model, load_tokenizer
+from attrim.loading import load_tokenizer
 from attrim.tasks import load_task
+from attrim.tiny import tiny_model
 
 TOKENIZER = load_tokenizer("tiny-bert")
 LENGTH = 24
@@ -14,7 +16,9 @@ LENGTH = 24
 
 def backbone(name="tiny-bert"):
     """A tiny model whose attention is far from uniform."""
-    model = load_model(name)
+    # Without these, DeBERTa's attention does not look at distances.
+    distances = {"pos_att_type": ["c2p", "p2c"]} if name == "tiny-deberta" else {}
+    model = tiny_model(name, AutoModel, **distances).eval()
     generator = torch.Generator().manual_seed(3)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -24,8 +28,8 @@ def backbone(name="tiny-bert"):
 
 
 def sentences(folder, count=40, split="dev", **options):
-    """Sentences of different lengths whose label is their length's parity, as a GLUE task on a grid."""
-    rows = "".join(f"{'ab ' * (1 + 5 * i % 6)}{i}\t{(1 + 5 * i % 6) % 2}\n" for i in range(count))
+    """Sentences of different lengths, their label by their first letter, as a GLUE task on a grid."""
+    rows = "".join(f"{'xy'[i % 2]} {'ab ' * (5 * i % 6)}{i}\t{i % 2}\n" for i in range(count))
     folder.mkdir(exist_ok=True)
     (folder / f"{split}.tsv").write_text("sentence\tlabel\n" + rows)
     name = {"dev": "validation"}.get(split, split)
@@ -43,9 +47,12 @@ def scores(folder, **options):
 
 
 def tags(folder, **options):
-    """Sentences of words with a tag each."""
+    """Sentences of words with a tag each, by their first letter."""
     kinds = ("O", "B-PER", "I-PER", "B-LOC")
-    text = "".join("".join(f"w{i}{j} X Y {kinds[(i + j) % 4]}\n" for j in range(1 + i % 4)) + "\n" for i in range(17))
+    text = "".join(
+        "".join(f"{'wxyz'[(i + j) % 4]}{i} X Y {kinds[(i + j) % 4]}\n" for j in range(1 + i % 4)) + "\n"
+        for i in range(17)
+    )
     path = folder / "tags.txt"
     path.write_text(text)
     given = {"batch_size": 5, "max_length": LENGTH, "layout": "grid", **options}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from probing import LENGTH, TOKENIZER, backbone, scores, sentences, settle, tags
 
 import attrim
 from attrim.edits import Constant, Mix
@@ -16,6 +15,7 @@ from attrim.probes.packed import pack
 from attrim.probes.running import train_probed
 from attrim.sites.discover import find_sites
 from attrim.tasks import load_task
+from probing import LENGTH, TOKENIZER, backbone, scores, sentences, settle, tags
 
 
 def matrices(model, seed=0):
@@ -26,6 +26,16 @@ def matrices(model, seed=0):
 def probed_for(task, name="tiny-bert", **options):
     model = backbone(name)
     return Probed(model, settle(make_probe(model, task)), names=getattr(task, "labels", ()), **options)
+
+
+class Stub:
+    """A model that gives logits which are there."""
+
+    def __init__(self, config, logits):
+        self.config, self.logits = config, logits
+
+    def __call__(self, **inputs):
+        return self
 
 
 def moved(probed, before):
@@ -49,10 +59,7 @@ def test_evaluation_equals_the_plain_formula(make, tmp_path):
         inputs = {**batch.inputs, **batch.targets}
         with torch.no_grad():
             states = probed.backbone(**batch.inputs, output_hidden_states=True).hidden_states
-            stub = lambda logits=probed.probe(states, batch.inputs["attention_mask"]), **_: type(
-                "Output", (), {"logits": logits}
-            )
-        stub.config = probed.config
+            stub = Stub(probed.config, probed.probe(states, batch.inputs["attention_mask"]))
         outputs.append((batch.index, task.run(stub, inputs).numpy()))
     for index, right in outputs:
         assert torch.allclose(torch.tensor(result.outputs[index]), torch.tensor(right), atol=1e-4)
@@ -171,7 +178,7 @@ def test_leaving_empty_slots_out_changes_nothing(name, edited, tmp_path):
             assert torch.equal(mask, batch.inputs["attention_mask"].bool())
     handle.remove()
     possible = name != "tiny-deberta"  # its distances are those of places in the batch
-    assert (min(widths) < LENGTH) is (True if possible else min(widths) < LENGTH)
+    assert min(widths) < LENGTH  # tried at least
     assert small._ways[True] is (None if not possible else name != "tiny-roberta")
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from probing import LENGTH, backbone, scores, sentences, tags
 from transformers import AutoConfig
 
 from attrim.errors import ArtefactError, DataError, ParameterError, ShapeError
@@ -14,6 +13,7 @@ from attrim.probes import MaskedProbe, Packed, SequenceProbe, TokenProbe, load_p
 from attrim.probes.make import dropout_of
 from attrim.probes.packed import pack, slots_of, unpack
 from attrim.tasks import load_task
+from probing import LENGTH, backbone, scores, sentences, tags
 
 # Oracle O7 of the paper's specification: two examples, two layers, four slots, width two.
 MASK = torch.tensor([[1, 1, 0, 1], [1, 1, 0, 0]])

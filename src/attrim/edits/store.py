@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..artefacts import Artefact
+from ..artefacts import Artefact, content
 from ..errors import AttrimError
 from ..select import Select
 from .base import EDITS, Edit
@@ -48,7 +47,7 @@ def fingerprint(edits: Iterable[Edit]) -> str:
     digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(content(tensor))
     return digest.hexdigest()
 
 

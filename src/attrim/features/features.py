@@ -93,15 +93,14 @@ class Features:
         ----------
         model : has the labels in its configuration, as in :meth:`attrim.tasks.Task.train_labels`.
         """
+        if type(task).train_batches is not Task.train_batches or type(task).train_rows is not Task.train_rows:
+            raise DataError(
+                f"The task {task.registered_name} trains on other inputs than it is evaluated on, so hidden states "
+                "cannot be kept for it; train the probe together with the model (Probed)."
+            )
         everything = {name: column[None] for name, column in self.token_targets.items()}
         batch = Batch(self.index.numpy(), {}, self.labels.numpy(), {**self.targets, **everything})
-        labels = task.train_labels(batch, model).get("labels")
-        if labels is None:
-            raise DataError(
-                f"The task {task.registered_name} makes other inputs in every epoch, so hidden states cannot be kept "
-                "for it; train the probe together with the model (Probed)."
-            )
-        return labels.flatten()
+        return task.train_labels(batch, model)["labels"].flatten()
 
     def epochs(self, labels: Tensor, batch_size: int, seed: int) -> Epochs:
         """The batches of an epoch by its number, for the training loop, in an order that seed and epoch fix.

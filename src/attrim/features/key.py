@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
+from ..artefacts import content
 from ..edits.base import Edit
 from ..edits.store import fingerprint
 from ..runs import config_hash
@@ -42,6 +42,5 @@ def weights_digest(model: nn.Module) -> str:
     digest = hashlib.sha256(f"{type(model).__name__} {config.to_json_string(use_diff=False)}".encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        plain = tensor.detach().cpu().contiguous()
-        digest.update(plain.flatten().view(torch.uint8).numpy())
+        digest.update(content(tensor))
     return digest.hexdigest()

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..artefacts import content
 from ..atomic import storage
 from ..errors import DataError
 
@@ -52,7 +53,7 @@ class Writer:
         if self._file is not None:
             with storage(self.path.parent):  # type: ignore[union-attr]
                 for kept in self._kept:
-                    self._file.write(memoryview(kept.numpy()).cast("B"))
+                    self._file.write(content(kept))
             self._kept.clear()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -44,13 +45,11 @@ def load_features(folder: Path, key: str) -> Features | None:
         return None  # what is not whole is computed again
     if len(states) != int(tensors["starts"][-1]):
         return None
-    groups = {
-        group: {name.partition("/")[2]: column for name, column in tensors.items() if name.startswith(f"{group}/")}
-        for group in ("targets", "token_targets")
-    }
-    columns = {name: tensors[name] for name in _COLUMNS}
-    measured = {"zero_share": index["zero_share"], "seconds": index["seconds"]}
-    return Features((states,), **columns, **groups, key=key, **measured)
+    fields: dict[str, Any] = {name: tensors[name] for name in _COLUMNS}
+    for group in ("targets", "token_targets"):
+        prefix = f"{group}/"
+        fields[group] = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+    return Features((states,), **fields, key=key, zero_share=index["zero_share"], seconds=index["seconds"])
 
 
 def remove_features(folder: str | Path) -> None:

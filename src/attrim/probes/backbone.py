@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError
 from ..sites.calls import token_slots
+from ..sites.session import active
 from .compact import Compacted, compacted, has_window
 from .packed import Packed, pack, slots_of
 
@@ -64,13 +65,17 @@ class Backbone:
 
     def _choose(self, inputs: dict[str, Tensor], mask: Tensor, small: Compacted) -> bool | None:
         """Whether positions must be given to the model for equal hidden states; None when they differ either way."""
-        with torch.no_grad():
-            right = pack(self._states(inputs), mask).states
-            for positions in self._positions:
-                states = self._packed(small, mask, positions).states
-                if bool((states - right).abs().max() <= _TOLERANCE * right.abs().max().clamp_min(1)):
-                    return positions
-        return None
+        token = active.set(())  # stats must not count what is only tried; edits go by slots either way
+        try:
+            with torch.no_grad():
+                right = pack(self._states(inputs), mask).states
+                for positions in self._positions:
+                    states = self._packed(small, mask, positions).states
+                    if bool((states - right).abs().max() <= _TOLERANCE * right.abs().max().clamp_min(1)):
+                        return positions
+            return None
+        finally:
+            active.reset(token)
 
     def _packed(self, small: Compacted, mask: Tensor, positions: bool) -> Packed:
         extra = {"position_ids": small.slots} if positions else {}

@@ -22,8 +22,8 @@ Trained = Literal["probe", "lambdas", "constants", "everything"]
 class Probed(nn.Module):
     """A model and a probe that answer like any model of ``transformers`` with a head.
 
-    Tasks, ``evaluate`` and the training loop take it as it is. Its sites are those of the model under their own names, so
-    that ``attrim.edit(probed, Constant(...))`` takes constants that were measured on the model.
+    Tasks, ``evaluate`` and the training loop take it as it is. Its sites are those of the model under their own names,
+    so that ``attrim.edit(probed, Constant(...))`` takes constants that were measured on the model.
 
     Parameters
     ----------
@@ -93,10 +93,10 @@ class Probed(nn.Module):
         given = {"input_ids": input_ids, **({} if attention_mask is None else {"attention_mask": attention_mask})}
         packed, mask = self._run({**given, **inputs})
         logits = self.probe(packed)
-        loss = None
-        if labels is not None:
-            loss = self.probe.loss(logits, labels[mask] if self.probe.by_token else labels)
-        return SequenceClassifierOutput(loss=loss, logits=unpack(logits, mask) if self.probe.by_token else logits)
+        by_token = self.probe.by_token
+        loss = None if labels is None else self.probe.loss(logits, labels[mask] if by_token else labels)
+        output: dict[str, Any] = {"loss": loss, "logits": unpack(logits, mask) if by_token else logits}
+        return SequenceClassifierOutput(**output)
 
 
 def _check(trained: str, lambdas: object, constants: object) -> None:

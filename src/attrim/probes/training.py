@@ -95,7 +95,8 @@ class Answering(nn.Module):
     def __init__(self, probe: Probe) -> None:
         super().__init__()
         self.probe = probe
-        self.config = PretrainedConfig(num_labels=probe.labels) if probe.kind != "masked-lm" else PretrainedConfig()
+        self.config = PretrainedConfig()
+        self.config.num_labels = probe.labels
 
     def forward(self, states: Tensor, slots: Tensor, starts: Tensor, **targets: Any) -> SequenceClassifierOutput:
         """Logits ``[B, labels]``, or ``[B, n, labels]`` with the tokens of each text in their order."""

@@ -13,7 +13,6 @@ from ..select import Site
 from .softmax import FORBIDDEN
 from .table import Facts
 
-
 # The positions ``[B, L]`` of the tokens of the forward pass that is running, where they do not follow one another.
 token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", default=None)
 
