@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attrim.edits import Constant, Gate, Mask, RandomDrop, Threshold, Uniform
+from attrim.edits import Constant, Gate, Mask, Mix, Offset, RandomDrop, Threshold, Uniform
 from attrim.edits.hidden_quantize import HiddenQuantize
 from attrim.edits.hidden_threshold import HiddenThreshold
 from attrim.edits.quantize import Quantize
@@ -29,6 +29,8 @@ METHODS = [
     pytest.param(Threshold(top=0.5, renormalize=True), id="threshold-top-share"),
     pytest.param(Threshold(mass=0.7), id="threshold-mass"),
     pytest.param(Constant(_noise(0)), id="constant"),
+    pytest.param(Mix(_noise(2), 0.5), id="mix"),
+    pytest.param(Offset(_noise(3)[0, :1, :31], tail=4), id="offset"),
     pytest.param(Mask(_noise(1) < 0.5), id="mask"),
     pytest.param(Gate(0.5), id="gate"),
     pytest.param(Uniform(), id="uniform"),

@@ -38,6 +38,28 @@ def gather(matrix: Tensor, query_slots: Tensor, key_slots: Tensor, fill: float |
     return cells.transpose(0, 1).masked_fill(~within, fill)
 
 
+def gather_offsets(curve: Tensor, query_slots: Tensor, key_slots: Tensor, tail: int) -> Tensor:
+    """The cells that one call is about, from values by relative position.
+
+    Parameters
+    ----------
+    curve : ``[H, 2 R + 1]``, entry ``R + d`` is for a key ``d`` positions after its query (before it, if negative).
+    query_slots, key_slots : as in :func:`gather`.
+    tail : distances beyond ``R`` get the mean of so many entries at that end of the curve.
+
+    Returns
+    -------
+    ``[B|1, H, Q, K]``; the batch axis is one where all examples agree.
+    """
+    reach = curve.shape[1] // 2
+    few = min(tail, reach)
+    # With no neighbours at all (reach 0) there is nothing to go by, and the mean of nothing would be NaN.
+    ends = [part.sum(1, keepdim=True) / max(few, 1) for part in (curve[:, :few], curve[:, curve.shape[1] - few :])]
+    longer = torch.cat([ends[0], curve, ends[1]], dim=1)
+    offsets = _shared((key_slots[:, None, :] - query_slots[:, :, None]).clamp(-reach - 1, reach + 1))
+    return longer[:, offsets + reach + 1].transpose(0, 1)
+
+
 def require_covered(size: tuple[int, int], call: Call) -> None:
     """Raise :class:`ShapeError` when a real query has allowed keys but none of its cells lies within ``size``."""
     query_slots, key_slots = call.query_slots(), call.key_slots()
@@ -54,5 +76,5 @@ def require_covered(size: tuple[int, int], call: Call) -> None:
 
 
 def _shared(slots: Tensor) -> Tensor:
-    """Slots ``[1, L]`` when all examples of the batch have the same ones, so that one gather serves them all."""
+    """Slots ``[1, ...]`` when all examples of the batch have the same ones, so that one gather serves them all."""
     return slots[:1] if slots.shape[0] > 1 and torch.equal(slots, slots[:1].expand_as(slots)) else slots

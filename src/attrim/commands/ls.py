@@ -100,6 +100,6 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
 }
 NOTES = {
     "models": "Every command also takes a hub name (owner/name) or a local folder that save_pretrained wrote.",
-    "tasks": "All tasks also take data, limit, seed, max_length and batch_size (flags of measure and evaluate).",
+    "tasks": "All tasks also take data, limit, seed, max_length, batch_size (flags of measure and evaluate), layout.",
     "edits": "On the command line: --edit NAME:VALUE,FIELD=VALUE, for example --edit threshold:0.001,layers=0-3.",
 }

@@ -6,6 +6,8 @@ from .gate import Gate
 from .hidden_quantize import HiddenQuantize
 from .hidden_threshold import HiddenThreshold
 from .mask import Mask
+from .mix import Mix
+from .offset import Offset
 from .parse import describe, parse_edit
 from .quantize import Quantize
 from .randomdrop import RandomDrop
@@ -21,6 +23,8 @@ __all__ = [
     "HiddenQuantize",
     "HiddenThreshold",
     "Mask",
+    "Mix",
+    "Offset",
     "Quantize",
     "RandomDrop",
     "Threshold",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
@@ -13,7 +12,7 @@ from ..call import Call
 from ..errors import ParameterError, SelectionError
 from ..grid import gather, require_covered
 from .base import Edit, register
-from .persite import at_heads, at_site, check_matrices
+from .persite import at_heads, at_site, check_matrices, choose_heads
 from .rows import normalise_rows, precise
 
 Outside = Literal["error", "zero"]
@@ -62,10 +61,7 @@ class Constant(Edit):
     train_constants: bool = field(default=False, kw_only=True)
 
     def __post_init__(self, heads: Sequence[Any] | int | None) -> None:
-        if heads is not None:
-            if self.select.heads is not None:
-                raise SelectionError("Constant got heads both as heads=... and in select=...; give them once.")
-            object.__setattr__(self, "select", dataclasses.replace(self.select, heads=heads))
+        choose_heads(self, heads)
         if self.outside not in get_args(Outside):
             raise ParameterError(f"outside must be 'error' or 'zero', not {self.outside!r}.")
         given = self.matrix
@@ -86,15 +82,15 @@ class Constant(Edit):
         if not self.train_constants:
             matrix = matrix.detach()
         matrix = matrix.to(weights.device, precise(matrix.dtype))
-        _require_filled(matrix, call)
+        require_filled(matrix, call)
         if self.outside == "error":
             require_covered((matrix.shape[1], matrix.shape[2]), call)
         cells = gather(matrix, call.query_slots(), call.key_slots())
         return constant(cells, call.valid).to(weights.dtype).expand_as(weights)
 
 
-def _require_filled(matrix: Tensor, call: Call) -> None:
-    """Refuse a matrix ``[H|1, N, M]`` of nothing but zeros: that head was not measured."""
+def require_filled(matrix: Tensor, call: Call) -> None:
+    """Refuse a matrix ``[H|1, ...]`` of nothing but zeros: that head was not measured."""
     filled = matrix.flatten(1).any(1)
     if not bool(filled.all()):
         head = call.heads[int(filled.long().argmin())]

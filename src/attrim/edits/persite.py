@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..call import Call
-from ..errors import ParameterError, ShapeError, SiteError
+from ..errors import ParameterError, SelectionError, ShapeError, SiteError
 from ..select import Site
+from .base import Edit
 
 
 def at_site(values: Any, site: Site, what: str) -> Any:
@@ -39,6 +41,15 @@ def at_heads(tensor: Tensor, call: Call, axis: int, what: str) -> Tensor:
     if len(call.heads) == size:
         return tensor
     return tensor.index_select(axis, torch.tensor(call.heads, device=tensor.device))
+
+
+def choose_heads(edit: Edit, heads: Sequence[Any] | int | None) -> None:
+    """Put ``heads=...``, which some edits take for short, into the selection of an edit that is being made."""
+    if heads is None:
+        return
+    if edit.select.heads is not None:
+        raise SelectionError(f"{type(edit).__name__} got heads both as heads=... and in select=...; give them once.")
+    object.__setattr__(edit, "select", dataclasses.replace(edit.select, heads=heads))
 
 
 def check_matrices(values: Tensor | Mapping[str, Tensor], what: str, boolean: bool) -> None:

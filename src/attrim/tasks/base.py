@@ -19,6 +19,7 @@ from ..loading import load_model, longest_input
 from ..registry import Registry
 from ..tiny import TINY
 from .batching import Batch, make_batches, sample, shuffle_batches, shuffle_rows, with_decoder
+from .layouts import Layout, arranged
 from .rows import Encode, Example, Row, encode_texts
 
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
@@ -42,6 +43,8 @@ class Task:
     seed : for choosing examples; None takes the first ones.
     max_length : cut texts to this many tokens (never more than the model can take).
     batch_size : examples a forward pass.
+    layout : where tokens stand (:mod:`attrim.tasks.layouts`); empty leaves them as they come, ``grid`` and ``papa`` put
+        every text on ``max_length`` fixed slots.
     """
 
     data: str | None = None
@@ -49,6 +52,7 @@ class Task:
     seed: int | None = 123
     max_length: int = 256
     batch_size: int = 16
+    layout: Layout = ""
 
     registered_name: ClassVar[str]
     kind: ClassVar[str] = "auto"  # which model class the task needs, as in attrim.loading.KINDS
@@ -109,7 +113,11 @@ class Task:
     def batches(self, tokenizer: Any, max_length: int | None = None) -> Iterator[Batch]:
         """Yield all examples as batches; ``max_length`` may lower the task's own."""
         longest = self.max_length if max_length is None else min(self.max_length, max_length)
-        return make_batches(self.examples(), tokenizer, self.batch_size, longest, self.rows)
+        return make_batches(self.examples(), tokenizer, self.batch_size, longest, self.laid_out(self.rows))
+
+    def laid_out(self, encode: Encode) -> Encode:
+        """Put the rows of ``encode`` on the slots of the task's layout, if it has one."""
+        return arranged(encode, self.layout, self.kind) if self.layout else encode
 
     def feed(self, model: nn.Module, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
         """Yield batches ready for ``model(**inputs)``: cut to what it can take and on its device (for ``measure``)."""
@@ -131,7 +139,7 @@ class Task:
         examples = list(self.examples())
         generator.shuffle(examples)
         longest = min(self.max_length, longest_input(model, tokenizer) or self.max_length)
-        encode: Encode = lambda *given: shuffle_rows(self.train_rows(*given), generator)
+        encode: Encode = lambda *given: shuffle_rows(self.laid_out(self.train_rows)(*given), generator)
         batches = make_batches(examples, tokenizer, self.batch_size, longest, encode)
         for batch in shuffle_batches(batches, generator):
             yield {**batch.inputs, **self.train_labels(batch, model)}
