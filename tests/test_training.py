@@ -118,6 +118,11 @@ def test_learning_rates_are_those_of_transformers(schedule, warmup):
         {"weight_decay": -0.1},
         {"clip": math.inf},
         {"schedule": "step"},
+        {"own_rate": ("first",)},
+        {"own_rate": ("=0.1",)},
+        {"own_rate": ("first=fast",)},
+        {"own_rate": ("first=0",)},
+        {"own_rate": ("first=-1",)},
         {"dtype": "float16"},
         {"checkpoint_every": 0},
     ],
@@ -137,7 +142,7 @@ def test_a_step_is_that_of_plain_torch():
     vectors = [parameter for parameter in other.parameters() if parameter.ndim == 1]
     matrices = [parameter for parameter in other.parameters() if parameter.ndim == 2]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.2}, {"params": vectors, "weight_decay": 0.0}], lr=1e-2
+        [{"params": matrices, "weight_decay": 0.2}, {"params": vectors, "weight_decay": 0.0}], lr=1e-2, fused=True
     )
     data = [inputs for epoch in range(3) for inputs in epochs(epoch)]
     other.train()
@@ -312,6 +317,38 @@ def test_groups_leave_frozen_parameters_out():
     assert matrices["weight_decay"] == 0.3
     assert vectors["weight_decay"] == 0.0
     assert len(vectors["params"]) == 3
+
+
+def test_parameters_may_have_a_learning_rate_of_their_own():
+    """Adam's first step is the learning rate, whatever the gradient; the schedule is the same for all."""
+    model = Net()
+    before = weights(model)
+    train(model=model, steps=1, learning_rate=1e-3, own_rate=("second=1e-2", "*.bias=1e-4", "second.bias=9"))
+    for name, rate in {"first.weight": 1e-3, "norm.bias": 1e-4, "second.weight": 1e-2, "second.bias": 1e-2}.items():
+        change = (model.state_dict()[name] - before[name]).abs()
+        assert change.max().item() == pytest.approx(rate, rel=0.01), name
+    with pytest.raises(SelectionError, match="'head' for a learning rate"):
+        train(own_rate=("head=1",))
+
+
+def test_decay_and_own_rates_make_four_groups():
+    model = Net()
+    found = groups(model, 0.3, {"second": 5.0})
+    assert [(group["factor"], group["weight_decay"], len(group["params"])) for group in found] == [
+        (1.0, 0.3, 1),
+        (1.0, 0.0, 3),
+        (5.0, 0.3, 1),
+        (5.0, 0.0, 1),
+    ]
+
+
+def test_a_resumed_run_has_the_same_own_rates(tmp_path):
+    options = {"own_rate": ("second=0.03",), "schedule": "cosine", "warmup": 3}
+    whole = train(**options)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, callbacks=[Watch(7)], **options)
+    resumed = train(tmp_path, callbacks=[Watch()], **options)
+    assert equal(weights(resumed.model), weights(whole.model))
 
 
 def test_modes_are_as_before_also_after_an_error():

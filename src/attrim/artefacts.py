@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -105,6 +106,12 @@ class Artefact:
             return load_file(folder / name)
         except (OSError, SafetensorError) as error:
             raise self.damaged(folder, str(error)) from error
+
+
+def content(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, without a copy where it is on the CPU and contiguous; for hashing and writing."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def _digest(path: Path) -> str:

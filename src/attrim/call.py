@@ -29,6 +29,8 @@ class Call:
     key_position : slot of the first key (larger than 0 when a sliding cache dropped old keys).
     query_lead, key_lead : int ``[B|1]``, how many padding slots stand before the first real query and key slot
         of each example; ``slot - lead`` is the token's own position whether the batch is padded left or right.
+    slots : int64 ``[B|1, L]``, the position of every token of self-attention where they do not follow one another, as
+        when the empty slots inside of a text are left out.
     query, key, value : the projected tensors ``[B, H, Q|K, D]`` where the route can see them.
     """
 
@@ -41,6 +43,7 @@ class Call:
     key_position: int = 0
     query_lead: Tensor | None = None
     key_lead: Tensor | None = None
+    slots: Tensor | None = None
     query: Tensor | None = None
     key: Tensor | None = None
     value: Tensor | None = None
@@ -64,7 +67,7 @@ class Call:
 
     def for_example(self, example: int) -> Call:
         """The same call reduced to one example of the batch (a batch axis of one stays)."""
-        fields = ("allowed", "queries", "keys", "query_lead", "key_lead", "query", "key", "value")
+        fields = ("allowed", "queries", "keys", "query_lead", "key_lead", "slots", "query", "key", "value")
         narrow: dict[str, Any] = {
             field: tensor if tensor is None or tensor.shape[0] == 1 else tensor[example : example + 1]
             for field in fields
@@ -74,10 +77,14 @@ class Call:
 
     def query_slots(self) -> Tensor:
         """Int64 ``[B|1, Q]``: the position of every query in its own text; negative on leading padding."""
+        if self.slots is not None:
+            return self.slots
         return _slots(self.allowed.shape[-2], self.position, self.query_lead, self.allowed.device)
 
     def key_slots(self) -> Tensor:
         """Int64 ``[B|1, K]``: the position of every key in its own text; negative on leading padding."""
+        if self.slots is not None:
+            return self.slots
         return _slots(self.allowed.shape[-1], self.key_position, self.key_lead, self.allowed.device)
 
     @classmethod

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from ..artefacts import Artefact
+from ..artefacts import Artefact, content
 from ..errors import AttrimError
 from ..select import Select
 from .base import EDITS, Edit
@@ -36,6 +38,17 @@ def load_edits(folder: str | Path) -> list[Edit]:
         return [_edit(entry, tensors) for entry in index["edits"]]
     except (AttrimError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise STORE.damaged(folder, str(error)) from error
+
+
+def fingerprint(edits: Iterable[Edit]) -> str:
+    """A hash of edits, the tensors that they hold included: equal edits have equal ones."""
+    tensors: dict[str, Tensor] = {}
+    entries = [_entry(edit, f"{number}", tensors) for number, edit in enumerate(edits)]
+    digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(content(tensor))
+    return digest.hexdigest()
 
 
 def _entry(edit: Edit, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

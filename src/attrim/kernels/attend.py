@@ -41,7 +41,7 @@ def attend(
     -------
     output : ``[B, Q, H, D]``, contiguous; None where this path does not apply and the reference must run: gradients,
         other devices and dtypes, other stats than ``Histogram`` and ``Mean``, masks that differ between heads or have
-        gaps.
+        gaps, tokens whose positions do not follow one another.
     """
     tensors = (query, key, value)
     if not available() or any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
@@ -50,7 +50,7 @@ def attend(
         return None
     from .feed import Feed, supports
 
-    if not supports(stats):
+    if not supports(stats) or call.slots is not None:
         return None
     spans = Spans.of(call, query.shape[0])
     if spans is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,9 @@ from ..call import Call
 from ..select import Site
 from .softmax import FORBIDDEN
 from .table import Facts
+
+# The positions ``[B, L]`` of the tokens of the forward pass that is running, where they do not follow one another.
+token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", default=None)
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,8 @@ def make_call(
     if position > 0 and before is not None and (before.lead is None or before.lead.shape[0] == allowed.shape[0]):
         lead = before.lead  # a sliding cache may have dropped the padding by now
     streams[query_stream] = Stream(query_real, position, lead)
-    return Call(
-        site, allowed, query_real, key_real, tuple(range(site.heads)), position, key_position, lead, lead, **tensors
-    )
+    heads, slots = tuple(range(site.heads)), token_slots.get()
+    return Call(site, allowed, query_real, key_real, heads, position, key_position, lead, lead, slots, **tensors)
 
 
 def _real_and_lead(allowed: Tensor, facts: Facts) -> tuple[Tensor, Tensor | None]:

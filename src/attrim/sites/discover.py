@@ -73,7 +73,11 @@ def find_sites(model: nn.Module, example: Any = None) -> list[Site]:
 
 
 def map_of(model: nn.Module, example: Any = None) -> Map:
-    """The map of a model's attention, from a dry run that is remembered until the model's modules change."""
+    """The map of a model's attention, from a dry run that is remembered until the model's modules change.
+
+    A module that wraps a model and has it as ``attention_root`` stands for that model, so that sites keep their names.
+    """
+    model = getattr(model, "attention_root", model)
     layout = tuple(id(module) for module in model.modules())
     with _dry_runs:
         known = _maps.get(model)

@@ -86,9 +86,7 @@ class Loop:
             if self._accelerator.num_processes > 1:
                 self.model.to(self._accelerator.device)  # each process has a device of its own
             model: nn.Module
-            model, self._optimizer = self._accelerator.prepare(
-                self.model, torch.optim.AdamW(groups(self.model, self.recipe.weight_decay), lr=0.0)
-            )
+            model, self._optimizer = self._accelerator.prepare(self.model, self._adam())
             self._resume()
             stream = iter(self._stream)
             for number in track(range(self.done + 1, self.steps + 1), self._describe, self.progress):
@@ -120,11 +118,17 @@ class Loop:
         if self._checkpoints is not None and self.pinned is not None:
             self._checkpoints.load_weights(self.pinned, self.model)
 
+    def _adam(self) -> torch.optim.Optimizer:
+        factors = {name: rate / self.recipe.learning_rate for name, rate in self.recipe.own_rates().items()}
+        found = groups(self.model, self.recipe.weight_decay, factors)
+        # On the CPU the fused step reads and writes each number once; elsewhere torch chooses well by itself.
+        return torch.optim.AdamW(found, lr=0.0, fused=next(self.model.parameters()).device.type == "cpu" or None)
+
     def _step(self, model: nn.Module, number: int, batches: list[Inputs]) -> Step:
         started = time.perf_counter()
         rate = self.recipe.rate(number - 1, self.steps)
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         loss = self._accumulate(model, number, batches)
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         norm = float(self._accelerator.clip_grad_norm_(trained, self.recipe.clip or math.inf))

@@ -1,8 +1,8 @@
-"""Which parameters are trained, and how: frozen ones by pattern, weight decay for matrices only."""
+"""Which parameters are trained, and how: frozen ones and own learning rates by pattern, decay for matrices only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,12 +20,7 @@ def matches(name: str, pattern: str) -> bool:
 @contextmanager
 def frozen(model: nn.Module, patterns: Sequence[str]) -> Iterator[None]:
     """Keep the parameters that fit a pattern from being trained; afterwards all are as before."""
-    names = [name for name, _ in model.named_parameters()]
-    for pattern in patterns:
-        if not any(matches(name, pattern) for name in names):
-            raise SelectionError(
-                f"No parameter fits the pattern {pattern!r} to freeze; the model's are called {names[0]} and so on."
-            )
+    _require_fits(model, patterns, "to freeze")
     before = {parameter: parameter.requires_grad for parameter in model.parameters()}
     for name, parameter in model.named_parameters():
         if any(matches(name, pattern) for pattern in patterns):
@@ -39,10 +34,32 @@ def frozen(model: nn.Module, patterns: Sequence[str]) -> Iterator[None]:
             parameter.requires_grad_(trained)
 
 
-def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser: matrices decay, vectors (biases and norms) do not."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim > 1]
-    vectors = [parameter for parameter in trained if parameter.ndim <= 1]
-    decayed = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return [group for group in decayed if group["params"]]
+def groups(model: nn.Module, weight_decay: float, factors: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for an optimiser: matrices decay, vectors (biases and norms) do not.
+
+    Parameters
+    ----------
+    factors : what to multiply the learning rate with, by name or pattern; the first that fits counts. Each group has
+        its own under ``factor``.
+    """
+    factors = factors or {}
+    _require_fits(model, factors, "for a learning rate of its own")
+    found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor = next((factor for pattern, factor in factors.items() if matches(name, pattern)), 1.0)
+            found.setdefault((factor, parameter.ndim > 1), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": weight_decay if matrices else 0.0, "factor": factor}
+        for (factor, matrices), parameters in sorted(found.items(), key=lambda item: (item[0][0], not item[0][1]))
+    ]
+
+
+def _require_fits(model: nn.Module, patterns: Iterable[str], purpose: str) -> None:
+    """Refuse a pattern that no parameter fits."""
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in names):
+            raise SelectionError(
+                f"No parameter fits the pattern {pattern!r} {purpose}; the model's are called {names[0]} and so on."
+            )

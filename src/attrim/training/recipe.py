@@ -23,6 +23,9 @@ class Recipe:
     """Batches a step; their gradients are added up as if they were one batch."""
     learning_rate: float = 5e-5
     """Highest learning rate of AdamW."""
+    own_rate: UseAppendAction[tuple[str, ...]] = ()
+    """Another highest learning rate for some parameters, as name=rate with a name or pattern as in freeze (repeatable;
+    the first that fits counts)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     """How the learning rate falls after the warm-up."""
     warmup: float = 0.0
@@ -52,6 +55,9 @@ class Recipe:
         for name, value in positive.items():
             if not 0 < value < math.inf:
                 raise ParameterError(f"The {name} must be a number above 0, not {value}.")
+        for name, value in self.own_rates().items():
+            if not 0 < value < math.inf:
+                raise ParameterError(f"The learning rate of {name!r} must be a number above 0, not {value}.")
         for name, value in {"warm-up": self.warmup, "weight decay": self.weight_decay, "clip": self.clip}.items():
             if not 0 <= value < math.inf:
                 raise ParameterError(f"The {name} must be 0 or more, not {value}.")
@@ -59,6 +65,19 @@ class Recipe:
             raise ParameterError(f"The schedule must be constant, linear or cosine, not {self.schedule!r}.")
         if self.dtype not in ("float32", "bfloat16"):
             raise ParameterError(f"Training computes in float32 or bfloat16, not {self.dtype}; choose one of them.")
+
+    def own_rates(self) -> dict[str, float]:
+        """The highest learning rates of :attr:`own_rate`, by name or pattern."""
+        rates: dict[str, float] = {}
+        for entry in self.own_rate:
+            name, _, value = entry.rpartition("=")
+            try:
+                rates.setdefault(name, float(value))
+            except ValueError:
+                name = ""
+            if not name:
+                raise ParameterError(f"A learning rate of its own is given as name=rate, not {entry!r}.")
+        return rates
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step (from 0), as ``transformers.get_scheduler`` has it.

@@ -1,0 +1,46 @@
+"""What hidden states depend on, as a hash: the weights, the edits, the data and how it is laid out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ..artefacts import content
+from ..edits.base import Edit
+from ..edits.store import fingerprint
+from ..runs import config_hash
+from ..tasks.base import Task
+
+# Where the data is read from, and how many examples run together, change nothing.
+_IRRELEVANT = ("data", "batch_size")
+_FORMAT = 1
+
+
+def features_key(backbone: nn.Module, task: Task, tokenizer: Any, edits: Sequence[Edit], dtype: str) -> str:
+    """The hash of everything that the hidden states of a task's examples depend on."""
+    options = {name: value for name, value in task.options().items() if name not in _IRRELEVANT}
+    vocabulary = repr(sorted(tokenizer.get_vocab().items())).encode()
+    return config_hash(
+        {
+            "format": _FORMAT,
+            "model": weights_digest(backbone),
+            "edits": fingerprint(edits),
+            "task": options,
+            "data": task.fingerprint(),
+            "tokenizer": [type(tokenizer).__name__, hashlib.sha256(vocabulary).hexdigest()],
+            "dtype": dtype,
+        }
+    )
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A hash of a model's class, configuration and weights, so that a trained copy is not taken for the model."""
+    config: Any = model.config
+    digest = hashlib.sha256(f"{type(model).__name__} {config.to_json_string(use_diff=False)}".encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(content(tensor))
+    return digest.hexdigest()

@@ -1,0 +1,109 @@
+"""Order heads by how much of their attention a task keeps (PAPA, Hassid et al. 2022, https://arxiv.org/abs/2211.03495)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor, nn
+
+from ..edits.mix import Mix
+from ..errors import ParameterError
+from ..probes.make import make_probe
+from ..probes.probed import Probed
+from ..probes.recipe import ProbeRecipe
+from ..probes.running import train_probed
+from ..select import Select, Site
+from ..sites.discover import find_sites
+from ..tasks.base import Task
+from ..training.callbacks import Callback
+from .base import Scores
+
+# Adam moves a lambda by about the learning rate in a step; at the probe's own rate all of them stay near 0.
+RATE = 1e-2
+
+
+def train_lambdas(
+    backbone: nn.Module,
+    task: Task,
+    tokenizer: Any,
+    constants: Mapping[str, Tensor],
+    recipe: ProbeRecipe | None = None,
+    *,
+    rate: float | None = RATE,
+    as_coded: bool = False,
+    compact: bool = True,
+    callbacks: Sequence[Callback] = (),
+    folder: Path | None = None,
+    progress: bool = False,
+) -> dict[str, Tensor]:
+    """Train one lambda for each head, from 0, together with a probe; everything else is frozen.
+
+    Each head attends with ``sigmoid(lambda)`` of its attention and the rest of its constant. A small lambda says that
+    the task prefers the constant.
+
+    Parameters
+    ----------
+    backbone : an ``AutoModel``.
+    task : with its training data, laid out as for the constants.
+    constants : site name to ``[H, N, N]``; sites that are not named keep their attention.
+    recipe : by default that of the paper.
+    rate : learning rate of the lambdas; None takes the probe's.
+    as_coded : as the released code: the probe's learning rate, and the model's dropout while training.
+    folder : for checkpoints, to go on after a kill.
+
+    Returns
+    -------
+    site name to float32 ``[H]``.
+    """
+    recipe = recipe or ProbeRecipe()
+    if rate is not None and not as_coded:
+        recipe = dataclasses.replace(recipe, own_rate=(f"lambdas={rate!r}", *recipe.own_rate))
+    sites = [site for site in find_sites(backbone) if site.name in constants]
+    unknown = sorted({*constants} - {site.name for site in sites})
+    if unknown or not sites:
+        raise ParameterError(
+            f"The constants are for the site {unknown[0] if unknown else 'of no name'!r}, which the model does not "
+            "have; measure them on this model."
+        )
+    device = next(backbone.parameters()).device
+    probed = Probed(
+        backbone,
+        make_probe(backbone, task, seed=recipe.seed),
+        trained="lambdas",
+        lambdas={site.name: torch.zeros(site.heads, device=device) for site in sites},
+        as_coded=as_coded,
+        compact=compact,
+    )
+    assert probed.lambdas is not None
+    mix = Mix(dict(constants), probed.lambdas.by_site(), select=Select(names=[site.name for site in sites]))
+    train_probed(probed, task, tokenizer, recipe, mix, callbacks=callbacks, folder=folder, progress=progress)
+    return probed.lambdas.copied()
+
+
+def lambda_scores(runs: Sequence[Mapping[str, Tensor]], sites: Sequence[Site]) -> Scores:
+    """Scores of heads from the lambdas of one or several trainings: the smallest is replaced first.
+
+    Parameters
+    ----------
+    runs : of each seed site name to ``[H]``, from :func:`train_lambdas`.
+    sites : those of the model; the ones that have no lambdas are left out.
+
+    Returns
+    -------
+    the lambdas of a single training; of several the mean rank of each head, from 0, where equal lambdas share a rank.
+    """
+    if not runs:
+        raise ParameterError("There are no lambdas to rank; train them for at least one seed.")
+    chosen = [site for site in sites if site.name in runs[0]]
+    if len(runs) == 1:
+        return Scores({site.name: runs[0][site.name] for site in chosen}, chosen, "lambdas")
+    ranks = [rankdata(torch.cat([run[site.name] for site in chosen]).numpy(), method="average") - 1 for run in runs]
+    parts = torch.from_numpy(np.mean(ranks, axis=0)).split([site.heads for site in chosen])
+    values = {site.name: part for site, part in zip(chosen, parts, strict=True)}
+    return Scores(values, chosen, "lambdas")
