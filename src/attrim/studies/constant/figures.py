@@ -50,13 +50,13 @@ def _every(
 
 def curves(rows: Sequence[Row], total: int) -> dict[str, dict[int, Sequence[float]]]:
     """A curve for each family and order; each has the baseline, and all heads, where the order does not matter."""
-    baseline = {len(row.setting.heads): row.scores for row in rows if not row.setting.heads}
+    baseline: dict[int, Sequence[float]] = {0: row.scores for row in rows if not row.setting.heads}
     last = {row.setting.family: row.scores for row in rows if len(row.setting.heads) == total}
     found: dict[tuple[str, str], dict[int, Sequence[float]]] = defaultdict(dict)
     for row in rows:
         if row.setting.heads and len(row.setting.heads) < total:
             found[row.setting.family, row.setting.order][len(row.setting.heads)] = row.scores
-    for family in {**last}:
+    for family in last:
         if not any(known == family for known, _ in found):
             found[family, ""] = {}
     whole = {
