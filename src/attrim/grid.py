@@ -63,6 +63,8 @@ def gather_offsets(curve: Tensor, query_slots: Tensor, key_slots: Tensor, tail: 
 def require_covered(size: tuple[int, int], call: Call) -> None:
     """Raise :class:`ShapeError` when a real query has allowed keys but none of its cells lies within ``size``."""
     query_slots, key_slots = call.query_slots(), call.key_slots()
+    if int(query_slots.max()) < size[0] and int(key_slots.max()) < size[1]:
+        return  # nothing lies outside, so there is no need to look at every cell
     valid = call.valid
     bare = valid.any(-1) & ~(valid & inside(size, query_slots, key_slots)).any(-1)
     if not bool(bare.any()):

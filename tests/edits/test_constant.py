@@ -166,3 +166,16 @@ def test_what_does_not_fit_is_refused() -> None:
         Constant(unmeasured, heads=[1, 2]).apply(weights)
     with pytest.raises(ParameterError, match="no tensors to train"):
         Constant(Mean(), train_constants=True)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_both_ways_to_the_sum_of_a_row_agree(batch: int, heads: int) -> None:
+    """One mask for all heads and one matrix for all examples is the common case and has a way of its own."""
+    cells = torch.randn(1, 2, 5, 6)
+    valid = torch.rand(batch, heads, 5, 6) < 0.6
+    valid[0, 0, 2] = False
+    expected = torch.nn.functional.normalize(cells * valid, p=1, dim=-1, eps=1e-12)
+    torch.testing.assert_close(constant(cells, valid), expected)
+    torch.testing.assert_close(constant(cells.expand(batch, -1, -1, -1), valid), expected)
+    assert (constant(cells, valid)[0, 0, 2] == 0).all()

@@ -13,7 +13,7 @@ from ..errors import ParameterError, SelectionError
 from ..grid import gather, require_covered
 from .base import Edit, register
 from .persite import at_heads, at_site, check_matrices, choose_heads
-from .rows import normalise_rows, precise
+from .rows import FLOOR, precise
 
 Outside = Literal["error", "zero"]
 
@@ -105,4 +105,12 @@ def constant(cells: Tensor, valid: Tensor) -> Tensor:
 
     Each row is divided by the sum of its absolute values, at least 1e-12, so it may keep negative entries.
     """
-    return normalise_rows(cells.masked_fill(~valid, 0.0))
+    wide = cells.to(precise(cells.dtype))
+    # A product with ones and zeros: filling through a mask that heads share takes several times as long.
+    kept = valid.to(wide.dtype)
+    if wide.shape[0] == kept.shape[1] == 1:
+        # One matrix for all examples, one mask for all heads, as in training: for every query [H, K] x [K, B].
+        mass = (wide[0].abs().transpose(0, 1) @ kept[:, 0].permute(1, 2, 0)).permute(2, 1, 0)[..., None]
+    else:
+        mass = (wide.abs() * kept).sum(-1, keepdim=True)
+    return (wide * kept).mul_(mass.clamp_min(FLOOR).reciprocal()).to(cells.dtype)

@@ -60,4 +60,4 @@ def _drop_axis(axes: Axes, baseline: float) -> None:
     drop = lambda score: 100 * (baseline - score) / baseline
     score = lambda drop: baseline * (1 - drop / 100)
     right = axes.secondary_yaxis("right", functions=(drop, score))
-    right.set_ylabel("drop relative to no constant head (%)")
+    right.set_ylabel("relative drop (%)")

@@ -37,12 +37,13 @@ def family_bars(
             )
             axes.plot([where] * len(seeds), seeds, linestyle="", marker="o", markersize=2, color="black", alpha=0.7)
     if baseline is not None:
-        axes.axhline(baseline, color=GREY, linestyle="--", linewidth=0.8, label="no constant head")
+        axes.axhline(baseline, color=GREY, linestyle="--", linewidth=0.8, label="none")
     axes.set_xticks(range(len(scores)), list(scores))
     axes.grid(False, axis="x")
     axes.set_ylabel(score_label)
-    shown = [*labels, "no constant head"] if baseline is not None else labels
-    figure.legend(loc="outside lower center", ncols=max(legend_columns(shown), min(len(shown), len(scores))))
+    shown = [*labels, "none"] if baseline is not None else labels
+    columns = max(legend_columns(shown), min(len(shown), len(scores)))
+    figure.legend(loc="outside lower center", ncols=columns, title="constant heads", title_fontsize=7)
     return figure
 
 

@@ -51,5 +51,5 @@ def correlation_matrix(names: Sequence[str], spearman: Any, kendall: Any) -> Fig
     axes.set_yticks(range(len(names)), names)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, shrink=0.8, label="rank correlation (ρ above, τ below the diagonal)")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="rank correlation\n(ρ above, τ below)")
     return figure
