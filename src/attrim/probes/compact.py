@@ -48,7 +48,7 @@ def compacted(inputs: dict[str, Tensor], mask: Tensor) -> Compacted | None:
 
 
 def most_empty(mask: Tensor) -> slice:
-    """The text of a batch, from bool ``[B, N]``, with the most empty slots between its tokens; then the fewest tokens."""
+    """The text of a batch, bool ``[B, N]``, with the most empty slots between its tokens; then the fewest tokens."""
     slots = torch.arange(mask.shape[1], device=mask.device)
     tokens = mask.sum(1)
     holes = (slots * mask).amax(1) + 1 - tokens
