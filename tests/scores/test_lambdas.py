@@ -101,9 +101,9 @@ def test_the_learning_rate_of_lambdas_is_their_own(tmp_path):
     recipe = ProbeRecipe(steps=1, learning_rate=1e-4)
     own, coded = (train_lambdas(model, task, TOKENIZER, constants, recipe, **options)
                   for options in ({"rate": 1e-2}, {"as_coded": True}))  # fmt: skip
-    # Adam's first step is the learning rate, whatever the gradient.
-    assert torch.allclose(torch.cat([*own.values()]).abs(), torch.tensor(1e-2), rtol=0.05)
-    assert torch.allclose(torch.cat([*coded.values()]).abs(), torch.tensor(1e-4), rtol=0.05)
+    # Adam's first step is the learning rate, whatever the gradient, unless that is next to nothing.
+    assert torch.cat([*own.values()]).abs().median().item() == pytest.approx(1e-2, rel=0.01)
+    assert torch.cat([*coded.values()]).abs().median().item() == pytest.approx(1e-4, rel=0.01)
 
 
 def test_constants_of_some_sites_leave_the_others_alone(tmp_path):

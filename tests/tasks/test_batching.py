@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attrim.errors import DataError
 from attrim.tasks import batching
-from attrim.tasks.batching import Example, make_batches, sample, with_decoder
+from attrim.tasks.batching import Example, Row, make_batches, sample, with_decoder
 from attrim.tasks.replay import Replay
 from attrim.tiny import tiny_config, tiny_tokenizer
 
@@ -120,3 +120,13 @@ def test_a_tokenizer_without_padding_is_refused():
     tokenizer.pad_token = None
     with pytest.raises(DataError, match="no padding token"):
         next(make_batches([Example(("a",))], tokenizer, 1, 8))
+
+
+def test_texts_on_a_grid_are_grouped_by_their_tokens():
+    """All rows have the same number of slots then; how many are filled decides."""
+    encode = lambda examples, tokenizer, slots: (
+        Row(place, {"input_ids": [5] * slots, "attention_mask": [1] * size + [0] * (slots - size)})
+        for place, size in enumerate([1, 3, 2, 4, 3, 1])
+    )
+    found = list(make_batches([], TOKENIZER, 2, 6, encode))
+    assert [batch.index.tolist() for batch in found] == [[3, 1], [4, 2], [0, 5]]

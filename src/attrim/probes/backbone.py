@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import DataError
 from ..sites.calls import token_slots
 from ..sites.session import active
-from .compact import Compacted, compacted, has_window
+from .compact import Compacted, compacted, has_window, most_empty
 from .packed import Packed, pack, slots_of
 
 # How far hidden states may be apart that are computed with and without the padding inside of a grid.
@@ -24,7 +24,7 @@ class Backbone:
 
     Slots that a layout leaves empty inside of a text are left out, and the tokens keep their positions. Whether this
     gives the same hidden states depends on the model (it does not where attention looks at distances between places
-    in the batch, as in DeBERTa), so it is tried on the first such batch, and not done when they differ.
+    in the batch, as in DeBERTa), so it is tried on a text of the first such batch, and not done when they differ.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Backbone:
         if small is None:
             return pack(self._states(inputs), mask), mask
         if small.holes not in self._ways:
-            self._ways[small.holes] = self._choose(inputs, mask, small)
+            self._ways[small.holes] = self._choose(inputs, mask)
         way = self._ways[small.holes]
         if way is None:
             return pack(self._states(inputs), mask), mask
@@ -63,8 +63,16 @@ class Backbone:
         """Whether the model drops at random, so that two ways could not be compared."""
         return self.model.training
 
-    def _choose(self, inputs: dict[str, Tensor], mask: Tensor, small: Compacted) -> bool | None:
-        """Whether positions must be given to the model for equal hidden states; None when they differ either way."""
+    def _choose(self, inputs: dict[str, Tensor], mask: Tensor) -> bool | None:
+        """Whether positions must be given to the model for equal hidden states; None when they differ either way.
+
+        One text tells: that with the most holes, or with the fewest tokens where no text has any.
+        """
+        text = most_empty(mask)
+        inputs, mask = {name: tensor[text] for name, tensor in inputs.items()}, mask[text]
+        small = compacted(inputs, mask)
+        if small is None:
+            return None
         token = active.set(())  # stats must not count what is only tried; edits go by slots either way
         try:
             with torch.no_grad():

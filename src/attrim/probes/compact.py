@@ -47,6 +47,15 @@ def compacted(inputs: dict[str, Tensor], mask: Tensor) -> Compacted | None:
     return Compacted({**moved, "attention_mask": real.long()}, real, slots, holes)
 
 
+def most_empty(mask: Tensor) -> slice:
+    """The text of a batch, bool ``[B, N]``, with the most empty slots between its tokens; then the fewest tokens."""
+    slots = torch.arange(mask.shape[1], device=mask.device)
+    tokens = mask.sum(1)
+    holes = (slots * mask).amax(1) + 1 - tokens
+    place = int((holes * mask.shape[1] - tokens).argmax())
+    return slice(place, place + 1)
+
+
 def has_window(model: nn.Module) -> bool:
     """Whether attention reaches only near places: which ones would change when places move together."""
     config: Any = model.config

@@ -89,11 +89,16 @@ def make_batches(
     empty = True
     for window in chunks(encode(examples, tokenizer, max_length), batch_size * WINDOW):
         empty = False
-        order = np.argsort([-len(row.inputs["input_ids"]) for row in window], kind="stable")
+        order = np.argsort([-_tokens(row) for row in window], kind="stable")
         for chosen in chunks(order, batch_size):
             yield _batch([window[place] for place in chosen], tokenizer)
     if empty:
         raise DataError("Every text is too short for this task; use longer texts or another option of the task.")
+
+
+def _tokens(row: Row) -> int:
+    """How many real tokens a row has; a layout gives all rows the same number of slots."""
+    return sum(row.inputs.get("attention_mask", ())) or len(row.inputs["input_ids"])
 
 
 def _batch(rows: list[Row], tokenizer: Any) -> Batch:
