@@ -12,6 +12,7 @@ from attrim.edits.quantize import Quantize
 from attrim.errors import DataError, ParameterError, UnknownName
 from attrim.loading import load_model, load_tokenizer
 from attrim.measure import measure
+from attrim.sites.context import attach
 from attrim.stats import Histogram, Moments
 from attrim.stats.bins import log_edges
 from attrim.stats.features import Features
@@ -128,7 +129,7 @@ def measured_tokens(size: int) -> TokenSparsity:
     texts = ["abc", "aab and b", "c"]
     batches = [dict(tokenizer(texts[n : n + size], return_tensors="pt", padding=True)) for n in range(0, 3, size)]
     stat = TokenSparsity([0.05, 1.0])
-    measure(model, stat.follow(batches), stat, progress=False)
+    measure(model, batches, stat, progress=False)
     return stat
 
 
@@ -163,9 +164,8 @@ def test_token_sparsity_merges_and_loads() -> None:
 
 def test_token_sparsity_says_what_it_needs() -> None:
     model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
-    stat = TokenSparsity()
-    with pytest.raises(DataError, match="follow"):
-        measure(model, [dict(tokenizer(["abc"], return_tensors="pt"))], stat, progress=False)
+    with attach(model, stats=[TokenSparsity()]), pytest.raises(DataError, match=r"use attrim\.measure"):
+        model(**tokenizer(["abc"], return_tensors="pt"))
     with pytest.raises(DataError, match="watched nothing"):
         TokenSparsity().totals()
     with pytest.raises(ParameterError, match="no bar"):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .style import COLOURS, COLUMN, GREY, legend_columns, styled
@@ -44,6 +45,20 @@ def score_lines(
     axes = figure.subplots()
     if unedited is not None:
         axes.axhline(unedited, color=GREY, linestyle="--", linewidth=0.8, label="unedited")
+    draw_lines(axes, series, axis)
+    if log_score:
+        axes.set_yscale("log")
+    axes.set_xlabel(place_label)
+    axes.set_ylabel(score_label)
+    axes.margins(y=0.1)
+    figure.legend(loc="outside lower center", ncols=legend_columns(series), handlelength=1.6)
+    return figure
+
+
+def draw_lines(
+    axes: Axes, series: Mapping[str, Sequence[Value]], axis: Axis, colours: Mapping[str, str] | None = None
+) -> None:
+    """Draw a line with intervals for each series; ``colours`` by name (default: in their order)."""
     places = sorted({value.place for values in series.values() for value in values}, reverse=True)
     for number, (name, values) in enumerate(series.items()):
         values = sorted(values, key=lambda value: value.place)
@@ -51,7 +66,7 @@ def score_lines(
         shift = 0.06 * (number - (len(series) - 1) / 2) if axis == "steps" else 0.0
         where = [places.index(value.place) + shift if axis == "steps" else value.place for value in values]
         scores = [value.score for value in values]
-        colour = COLOURS[number % len(COLOURS)]
+        colour = COLOURS[number % len(COLOURS)] if colours is None else colours[name]
         axes.plot(where, scores, color=colour, marker=MARKERS[number % len(MARKERS)], label=name)
         for place, value in zip(where, values, strict=True):
             if value.low is not None and value.high is not None:
@@ -60,10 +75,3 @@ def score_lines(
         axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
     elif axis == "log":
         axes.set_xscale("log")
-    if log_score:
-        axes.set_yscale("log")
-    axes.set_xlabel(place_label)
-    axes.set_ylabel(score_label)
-    axes.margins(y=0.1)
-    figure.legend(loc="outside lower center", ncols=legend_columns(series), handlelength=1.6)
-    return figure
