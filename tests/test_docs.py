@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from attrim.commands import COMMANDS
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -19,7 +21,9 @@ def _printing():
     torch.set_printoptions(profile="default")
 
 
-@pytest.mark.parametrize(("page", "examples"), [("edits.md", 9), ("quantize.md", 3)])
+@pytest.mark.parametrize(
+    ("page", "examples"), [("edits.md", 9), ("quantize.md", 3), ("hidden.md", 4), ("stats.md", 10)]
+)
 def test_examples(page: str, examples: int) -> None:
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", (DOCS / page).read_text(), re.DOTALL)
     assert len(blocks) >= examples
@@ -29,3 +33,11 @@ def test_examples(page: str, examples: int) -> None:
         with contextlib.redirect_stdout(printed):
             exec(code, names)  # the page is ours
         assert printed.getvalue() == shown, code
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_page_with_an_example_and_its_output(name: str) -> None:
+    page = (DOCS / "commands" / f"{name}.md").read_text()
+    shown = re.findall(rf"```console\n\$ attrim {name}[^$]*?\n(?!\s)[^`]+```", page)
+    assert shown, f"docs/commands/{name}.md shows no command with what it prints"
+    assert f"({name}.md)" in (DOCS / "commands" / "README.md").read_text()
