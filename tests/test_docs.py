@@ -21,9 +21,11 @@ def _printing():
     torch.set_printoptions(profile="default")
 
 
-@pytest.mark.parametrize(
-    ("page", "examples"), [("edits.md", 9), ("quantize.md", 3), ("hidden.md", 4), ("stats.md", 10)]
-)
+PAGES = {"edits.md": 9, "quantize.md": 3, "hidden.md": 4, "stats.md": 10}
+"""How many examples each page has at least."""
+
+
+@pytest.mark.parametrize(("page", "examples"), PAGES.items())
 def test_examples(page: str, examples: int) -> None:
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", (DOCS / page).read_text(), re.DOTALL)
     assert len(blocks) >= examples

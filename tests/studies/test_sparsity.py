@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -65,14 +66,16 @@ def test_everything_is_in_the_table_and_in_the_run(finished: tuple[Path, dict]) 
 
 def test_the_tables_hold_every_head_and_the_tokens_of_single_examples(finished: tuple[Path, dict]) -> None:
     _, data = finished
-    tables = {Path(path).stem: Path(path).read_text().splitlines() for path in data["tables"]}
+    tables = {}
+    for path in map(Path, data["tables"]):
+        with path.open(newline="") as file:
+            tables[path.stem] = list(csv.reader(file))
     assert len(tables["heads"]) == 1 + 2 * 4  # two layers of four heads
-    assert tables["tokens"][0] == "token,rows,share not above 0.001"
-    single = [lines for name, lines in tables.items() if name.startswith("tokens-example-")]
+    assert tables["tokens"][0] == ["token", "rows", "share not above 0.001"]
+    single = [rows for name, rows in tables.items() if name.startswith("tokens-example-")]
     assert len(single) == 3
-    for lines in single:
-        header, *rows = (line.rsplit(",", 4) for line in lines if '"' not in line)
-        assert lines[0] == "place,token,weights,not above the bar,share"
+    for header, *rows in single:
+        assert header == ["place", "token", "weights", "not above the bar", "share"]
         shares = [float(row[-1]) for row in rows]
         assert shares == sorted(shares, reverse=True)
         assert all(0 <= share <= 1 for share in shares)
