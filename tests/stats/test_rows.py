@@ -145,8 +145,9 @@ def test_edits_with_names_of_their_own_are_saved_by_name() -> None:
         loaded.update(attention(1))
     other = RowDistance({"fitted": Threshold(0.1), "threshold:0.2": Threshold(0.2)})
     other.update(attention(1))
+    merged = RowDistance.load(*other.state()).merge(loaded)
     stat.update(attention(1))
-    assert torch.equal(RowDistance.load(*other.state()).merge(loaded).distance(), stat.distance())
+    assert torch.equal(merged.distance(), stat.distance())
 
 
 def test_an_edit_that_changes_nothing_has_no_distance() -> None:
@@ -197,7 +198,7 @@ def test_token_sparsity_merges_and_loads() -> None:
 
 def test_token_sparsity_says_what_it_needs() -> None:
     model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
-    with attach(model, stats=[TokenSparsity()]), pytest.raises(DataError, match=r"use attrim\.measure"):
+    with attach(model, stats=[TokenSparsity()], strict=False), pytest.raises(DataError, match=r"use attrim\.measure"):
         model(**tokenizer(["abc"], return_tensors="pt"))
     with pytest.raises(DataError, match="watched nothing"):
         TokenSparsity().totals()

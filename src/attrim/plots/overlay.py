@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import COLOURS, GREY, PAGE, styled
+from .style import COLOURS, GREY, panels, styled
 
 ACROSS = 3
 LEAST = 1e-4
@@ -25,12 +25,8 @@ def row_overlays(before: Any, after: Mapping[str, Any], floor: float, title: str
     """
     before = np.asarray(before, dtype=float)
     edges = np.logspace(np.log10(floor), 0, len(before) + 1)
-    down = -(-len(after) // ACROSS)
-    figure = Figure(figsize=(PAGE, 1.35 * down + 0.7))
-    grid = figure.subplots(down, ACROSS, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(after) :]:
-        axes.set_axis_off()
-    for axes, (name, shares) in zip(grid, after.items(), strict=False):
+    figure, grid = panels(len(after), ACROSS, 1.35, 0.7, sharex=True, sharey=True)
+    for axes, (name, shares) in zip(grid, after.items(), strict=True):
         axes.stairs(before, edges, baseline=LEAST, fill=True, color=GREY, alpha=0.55, label="original")
         edited = np.asarray(shares, dtype=float)
         axes.stairs(edited, edges, baseline=LEAST, fill=True, color=COLOURS[1], alpha=0.55, label="edited")

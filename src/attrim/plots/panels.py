@@ -35,10 +35,11 @@ class Panel:
 
 
 @styled
-def score_panels(panels: Sequence[Panel], place_label: str, axis: Axis = "number") -> Figure:
-    """Draw the panels, three in a row."""
+def score_panels(
+    panels: Sequence[Panel], place_label: str, axis: Axis = "number", limits: tuple[float, float] | None = None
+) -> Figure:
+    """Draw the panels, three in a row; ``limits`` are the ends of the axis of the knob."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
     figure = Figure(figsize=(PAGE * across / ACROSS + (0.6 if across < ACROSS else 0.0), 2.3 * down + 0.5))
@@ -48,12 +49,14 @@ def score_panels(panels: Sequence[Panel], place_label: str, axis: Axis = "number
     handles = {}
     for axes, panel in zip(grid, panels, strict=False):
         for name, score in panel.unedited.items():
-            shade = colours[name] if len(panel.unedited) > 1 else "black"
+            shade = COLOURS[names.index(name) % len(COLOURS)] if len(panel.unedited) > 1 else "black"
             axes.axhline(score, color=shade, linestyle="--", linewidth=0.8)
-        draw_lines(axes, panel.series, axis, colours)
+        draw_lines(axes, panel.series, axis, names)
         axes.set_title(panel.title, fontsize=8)
         axes.set_xlabel(place_label)
         axes.set_ylabel(panel.score_label)
+        if limits is not None:
+            axes.set_xlim(limits)
         if panel.log_score:
             axes.set_yscale("log")
         axes.margins(y=0.1)

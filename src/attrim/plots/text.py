@@ -16,6 +16,7 @@ from .style import HEAT, PAGE, styled
 ACROSS = 104  # letters a line, at the width of a page
 LETTER = 6.5
 HEIGHT = 0.17  # inches a line
+FEWEST = 7  # lines that the colour bar needs
 
 
 @styled
@@ -31,7 +32,7 @@ def token_text(tokens: Sequence[tuple[str, float]], label: str) -> Figure:
     norm = Normalize(numbers.min(), max(numbers.max(), numbers.min() + 1e-9))
     colours = colormaps[HEAT]
     places, lines = _places([name for name, _ in tokens])
-    figure = Figure(figsize=(PAGE, HEIGHT * lines + 0.5))
+    figure = Figure(figsize=(PAGE, HEIGHT * max(lines, FEWEST) + 0.2))
     axes = figure.subplots()
     for (name, number), (line, column) in zip(tokens, places, strict=True):
         shade = norm(number)
@@ -47,7 +48,7 @@ def token_text(tokens: Sequence[tuple[str, float]], label: str) -> Figure:
             parse_math=False,
         )
     axes.set_xlim(-1, ACROSS)
-    axes.set_ylim(lines, 0)
+    axes.set_ylim(max(lines, FEWEST), 0)
     axes.set_axis_off()
     figure.colorbar(ScalarMappable(norm, colours), ax=axes, label=label, fraction=0.03, pad=0.01)
     return figure

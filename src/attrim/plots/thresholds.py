@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, PAGE, shades, styled
+from .style import COLOURS, COLUMN, GREY, panels, shades, styled
 from .tradeoff import Point
 
 if TYPE_CHECKING:
@@ -24,11 +24,7 @@ def sparsity_against_bar(histogram: Histogram, low: float = 1e-8, points: int = 
     shares = np.stack([np.asarray(histogram.sparsity(float(bar))) for bar in bars], -1)  # [sites, heads, points]
     totals = np.asarray(histogram.total, dtype=float)[..., None]
     sites = histogram.sites
-    down = -(-len(sites) // ACROSS)
-    figure = Figure(figsize=(PAGE, 1.3 * down + 0.5))
-    grid = figure.subplots(down, ACROSS, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(sites) :]:
-        axes.set_axis_off()
+    figure, grid = panels(len(sites), ACROSS, 1.3, sharex=True, sharey=True)
     for place, site in enumerate(sites):
         axes = grid[place]
         for head, colour in enumerate(shades(shares.shape[1])):
@@ -70,7 +66,7 @@ def score_and_sparsity(points: Sequence[tuple[float, Point]], unedited: float, s
     left.margins(y=0.1)
     right = left.twinx()
     right.plot(bars, [point.sparsity for _, point in points], color=COLOURS[1], marker="s")
-    right.set_ylim(0, 1)
+    right.set_ylim(0, 1.04)
     right.set_ylabel("zero share of attention weights", color=COLOURS[1])
     right.spines["right"].set_visible(True)
     right.grid(False)

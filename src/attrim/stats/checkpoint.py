@@ -34,13 +34,10 @@ class Checkpoint:
         was kept under others is not gone on with.
     """
 
-    folder: Path | str
+    folder: Path
     every: float = EVERY
     identity: Mapping[str, Any] = field(default_factory=dict)
     _next: float = field(default=0.0, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.folder: Path = Path(self.folder)
 
     def resume(self, stats: Sequence[Stat], origin: Origin) -> tuple[int, Fingerprint]:
         """Fill the stats with what is kept, and say how many batches and which data that is; none if it does not fit.

@@ -66,6 +66,7 @@ class RowDistance(SiteStat):
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
+        edits = self._ready  # an edit that cannot be made is an error before anything is counted
         kept = self.record(call.site, call.heads).tensors
         edges = self._edges.to(tensor.device)
         for example in range(tensor.shape[0]):
@@ -77,7 +78,7 @@ class RowDistance(SiteStat):
             real = valid.any(-1)
             kept["rows"] += real.sum(-1).cpu()
             kept["before"] += row_shares(before).cpu()
-            for place, edit in enumerate(self._ready):
+            for place, edit in enumerate(edits):
                 edited = finite(edit.edit_weights(weights, one)[0], valid, call.site)
                 after = row_counts(edited, valid, edges, self.floor)
                 distance = jensen_shannon(before, after)

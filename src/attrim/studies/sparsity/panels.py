@@ -23,7 +23,8 @@ def panel_figures(runs: Sequence[Earlier]) -> Iterator[tuple[str, Figure]]:
     for run in runs:
         by_task.setdefault(run.task, []).append(run)
     sparsity = [_by_model(alike, THRESHOLD) for alike in by_task.values()]
-    yield from _figure("panels-score-against-sparsity", sparsity, "zero share of attention weights", "number")
+    label = "zero share of attention weights"
+    yield from _figure("panels-score-against-sparsity", sparsity, label, "number", (-0.04, 1.04))
     bits = [_by_method(run) for run in runs]
     yield from _figure("panels-score-against-bits", bits, "bits", "steps")
     name, text, axis = KNOBS[PRUNE]
@@ -31,10 +32,12 @@ def panel_figures(runs: Sequence[Earlier]) -> Iterator[tuple[str, Figure]]:
     yield from _figure(f"panels-{name}", prunes, text, axis)
 
 
-def _figure(name: str, panels: Sequence[Panel], label: str, axis: str) -> Iterator[tuple[str, Figure]]:
+def _figure(
+    name: str, panels: Sequence[Panel], label: str, axis: str, limits: tuple[float, float] | None = None
+) -> Iterator[tuple[str, Figure]]:
     drawn = [panel for panel in panels if panel.series]
     if drawn:
-        yield name, score_panels(drawn, label, axis)  # type: ignore[arg-type]
+        yield name, score_panels(drawn, label, axis, limits)  # type: ignore[arg-type]
 
 
 def _by_model(runs: Sequence[Earlier], group: str) -> Panel:
