@@ -16,6 +16,7 @@ import torch
 import attrim.evaluate
 import attrim.stats.checkpoint
 import attrim.studies.sparsity.measuring as measuring
+import attrim.studies.sparsity.study as study
 from attrim.commands import Command, Evaluate, Measure, Sparsity
 from attrim.runs import Run
 from attrim.stats.store import Stats
@@ -118,6 +119,7 @@ def test_sparsity(squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     flags: dict[str, Any] = {"bars": (0.02, 0.05), "methods": ("linear-slog-clamped-midval", "lloyd-max"), "bits": (3,)}
     flags |= {"formats": ("png",), "parts": ("distances",), "option": ("paragraphs=6",), "limit": 8}
     shared = {"model": "tiny-bert", "task": "retrieval", "data": str(squad), **flags}
+    monkeypatch.setattr(study, "draw", lambda *_: [])  # the figures have their own tests
     whole = results(Sparsity(**shared, output=tmp_path / "whole"))
     evaluated = counted(monkeypatch)
     monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))

@@ -15,10 +15,10 @@ from transformers import BertConfig, BertModel
 from attrim.measure import measure
 from attrim.stats import Histogram, Mean, Sample, Stat
 
-LENGTH, EXAMPLES, HEADS, LAYERS = 192, 8, 4, 2
+LENGTH, EXAMPLES, HEADS, LAYERS = 160, 8, 4, 2
 ATTENTION = 4 * EXAMPLES * HEADS * LENGTH**2 * LAYERS
 """Bytes of the attention weights of one batch."""
-FEW, MANY = 3, 30
+FEW, MANY = 3, 15
 
 
 def live_bytes() -> int:
@@ -39,7 +39,7 @@ def stat_bytes(stats: Sequence[Stat]) -> int:
 
 
 def growth(stats: Sequence[Stat]) -> dict[str, int]:
-    """By how many bytes the process grows between the third batch and the thirtieth."""
+    """By how many bytes the process grows between the third batch and the fifteenth."""
     sizes = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 32, "max_position_embeddings": LENGTH}
     model = BertModel(BertConfig(**sizes, num_hidden_layers=LAYERS, num_attention_heads=HEADS)).eval()
     seen: list[dict[str, int]] = []

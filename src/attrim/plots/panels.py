@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from .lines import Axis, Value, draw_lines
@@ -46,7 +47,7 @@ def score_panels(
     grid = figure.subplots(down, across, squeeze=False).ravel()
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    handles = {}
+    handles: dict[str, Artist] = {}
     for axes, panel in zip(grid, panels, strict=False):
         for name, score in panel.unedited.items():
             shade = COLOURS[names.index(name) % len(COLOURS)] if len(panel.unedited) > 1 else "black"
@@ -63,5 +64,5 @@ def score_panels(
         if panel.smaller_is_better:
             axes.invert_yaxis()
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(3, len(handles)), handlelength=1.6)
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(3, len(handles)), handlelength=1.6)
     return figure
