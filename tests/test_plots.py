@@ -12,7 +12,12 @@ from matplotlib.figure import Figure
 
 from attrim.errors import ArtefactError
 from attrim.plots import Point, distribution, head_histograms, head_map, save, score_against_sparsity
+from attrim.plots.lines import Value
+from attrim.plots.overlay import row_overlays
+from attrim.plots.panels import Panel, score_panels
 from attrim.plots.style import PAGE, shades
+from attrim.plots.text import ACROSS, token_text
+from attrim.plots.thresholds import score_and_sparsity
 from attrim.select import Site
 from attrim.stats import Histogram
 
@@ -80,6 +85,50 @@ def test_score_against_sparsity_draws_points_and_controls() -> None:
     assert list(lines["threshold"].get_xdata()) == [0.5, 0.9]
     assert list(lines["off"].get_ydata()) == [50.0]
     assert list(lines["unedited"].get_ydata()) == [91.0, 91.0]
+
+
+def test_panels_have_their_own_axes_and_shared_colours() -> None:
+    accuracy = Panel("sst2", "accuracy (%)", {"a": [Value(0.2, 90.0, 89.0, 91.0), Value(0.8, 80.0)]}, {"a": 91.0})
+    both = {"a": [Value(0.5, 30.0)], "b": [Value(0.4, 400.0)]}
+    perplexity = Panel("lm", "perplexity", both, {"a": 20.0, "b": 25.0}, smaller_is_better=True, log_score=True)
+    figure = score_panels([accuracy, perplexity], "zero share")
+    left, right = figure.axes
+    assert (left.get_title(), right.get_title()) == ("sst2", "lm")
+    lines = [{line.get_label(): line for line in axes.get_lines()} for axes in (left, right)]
+    assert list(lines[0]["a"].get_ydata()) == [90.0, 80.0]
+    assert lines[0]["a"].get_color() == lines[1]["a"].get_color() != lines[1]["b"].get_color()
+    assert not left.yaxis_inverted()
+    assert right.yaxis_inverted()  # up is better everywhere
+    assert right.get_yscale() == "log"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_overlays_draw_every_edit_over_the_original() -> None:
+    before, after = np.full(10, 0.1), np.eye(10)[3]
+    first, second, *rest = row_overlays(before, {"one": after, "two": before}, 1e-10).axes
+    assert [axes.get_title() for axes in (first, second)] == ["one", "two"]
+    assert not any(axes.axison for axes in rest)
+    original, edited = first.patches
+    assert original.get_data().values == pytest.approx(before)
+    assert edited.get_data().values == pytest.approx(after)
+
+
+def test_a_text_is_wrapped_and_coloured() -> None:
+    tokens = [(f"token{number}$", number / 40) for number in range(40)]
+    axes = token_text(tokens, "share").axes[0]
+    assert [text.get_text() for text in axes.texts] == [name for name, _ in tokens]
+    places = [text.get_position() for text in axes.texts]
+    assert all(column + len(name) <= ACROSS for (column, _), (name, _) in zip(places, tokens, strict=True))
+    assert len({line for _, line in places}) == 4  # 40 tokens of 7 or 8 letters and a space, 104 a line
+    assert len({patch.get_facecolor() for patch in axes.patches}) > 30
+    token_text([("alone", 0.5)], "share").canvas.draw()  # no range of colours, and a sign that is no formula
+
+
+def test_score_and_sparsity_share_the_bars() -> None:
+    points = [(0.1, Point("0.1", 0.9, 80.0, 78.0, 82.0)), (0.01, Point("0.01", 0.5, 90.0))]
+    left, right = score_and_sparsity(points, 91.0, "accuracy (%)").axes
+    assert list(left.get_lines()[1].get_xdata()) == list(right.get_lines()[0].get_xdata()) == [0.01, 0.1]
+    assert list(right.get_lines()[0].get_ydata()) == [0.5, 0.9]
 
 
 def test_save_writes_readable_files_that_do_not_change(tmp_path: Path) -> None:

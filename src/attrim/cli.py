@@ -27,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
         outcome = command.run()
         if command.json:
             print(json.dumps(_plain(outcome.data), indent=2, ensure_ascii=False, allow_nan=False))
-        elif not command.quiet:
+        else:
             _show(outcome)
         sys.stdout.flush()
     except AttrimError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from .select import Select
 from .sites.context import attach
 from .sites.discover import find_sites
 from .stats.base import Stat
+from .stats.checkpoint import Checkpoint, check_same_data, patient_interrupt
 from .stats.origin import Fingerprint, Origin
 from .stats.store import Stats
 
-__all__ = ["Stats", "measure"]
+__all__ = ["Checkpoint", "Stats", "measure"]
 
 LABELS = ("labels", "label", "label_ids", "start_positions", "end_positions", "next_sentence_label")
 """What a batch may hold for training only; without it a model computes no loss."""
@@ -34,6 +36,7 @@ def measure(
     progress: bool = True,
     edits: Sequence[Edit] = (),
     device: torch.device | str | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Stats:
     """Run the model once over the batches and let the stats watch its attention.
 
@@ -46,6 +49,8 @@ def measure(
     progress : show a progress bar, with the time left where the batches have a length.
     edits : change the attention first; the stats see what comes out.
     device : where to run (default: where the model is); a model that is moved comes back too.
+    checkpoint : keeps the stats so far on disk; a pass over the same batches that was stopped goes on from there, and
+        gives the same numbers. Remove it when the finished stats are saved.
 
     Examples
     --------
@@ -57,36 +62,61 @@ def measure(
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
     select = select or Select()
     iterator = iter(batches)
-    first = next(iterator, None)
-    if first is None:
+    batch = next(iterator, None)
+    if batch is None:
         raise DataError("There is nothing to measure on: the batches are empty.")
-    seen = Fingerprint()
-    with _prepared(model, device) as place:
-        _find_sites(model, _inputs(first, place))
+    origin = _origin(model, select, edits)
+    covered, expected = checkpoint.resume(stats, origin) if checkpoint is not None else (0, Fingerprint())
+    total = len(batches) if isinstance(batches, Sized) else None
+    with _prepared(model, device) as place, _bar(progress, total) as advance:
+        _find_sites(model, _inputs(batch, place))
+        for _ in range(covered):
+            if batch is None:
+                break
+            origin = _seen(origin, _inputs(batch, place))
+            advance()
+            batch = next(iterator, None)
+        if checkpoint is not None:
+            check_same_data(origin.data, expected, checkpoint.folder)
+        if batch is None:  # a finished pass of which only the saving was stopped
+            return Stats(stats, origin)
+        done = covered
         with (
             attach(model, edits=edits, stats=stats, select=select, fast=True),
             torch.inference_mode(),
-            _bar(progress, len(batches) if isinstance(batches, Sized) else None) as advance,
+            patient_interrupt(checkpoint is not None) as interrupted,
         ):
-            batch: Mapping[str, Any] | None = first
             while batch is not None:
                 inputs = _inputs(batch, place)
-                seen += Fingerprint.of(inputs)
+                for stat in stats:
+                    stat.begin(inputs)
                 model(**inputs)
+                origin = _seen(origin, inputs)
                 advance()
+                done += 1
+                if checkpoint is not None:
+                    checkpoint.passed(stats, origin, done, now=interrupted())
+                if interrupted():
+                    raise KeyboardInterrupt
                 batch = next(iterator, None)
+    return Stats(stats, origin)
+
+
+def _origin(model: nn.Module, select: Select, edits: Sequence[Edit]) -> Origin:
+    """Where the stats come from, before any data is seen."""
     config = getattr(model, "config", None)
-    return Stats(
-        stats,
-        Origin(
-            model=getattr(config, "_name_or_path", "") or type(model).__name__,
-            revision=getattr(config, "_commit_hash", None) or "",
-            selection=select,
-            edits=tuple(str(edit) for edit in edits),
-            data=seen,
-            version=__version__,
-        ),
+    return Origin(
+        model=getattr(config, "_name_or_path", "") or type(model).__name__,
+        revision=getattr(config, "_commit_hash", None) or "",
+        selection=select,
+        edits=tuple(str(edit) for edit in edits),
+        version=__version__,
     )
+
+
+def _seen(origin: Origin, inputs: dict[str, Any]) -> Origin:
+    """The origin with one more batch."""
+    return replace(origin, data=origin.data + Fingerprint.of(inputs))
 
 
 def _inputs(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from attrim.select import Select, Site
 from attrim.stats.histogram import Histogram
 from attrim.stats.mean import Mean
 from attrim.stats.store import save_stats
+from codebooks.tables import FITTED, X
 
 SITE = Site("plain", "encoder", 0, 3)
 
@@ -108,6 +109,20 @@ def test_saved_loaded_and_read_from_text(method: str, tmp_path) -> None:
     read = parse_edit(f"quantize:{method},4,fitted={tmp_path / 'stats'}")
     assert torch.equal(read.apply(weights), expected)
     assert describe(read) == f"quantize:{method},bits=4,fitted=1 site"
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 8])
+@pytest.mark.parametrize("method", FITTED)
+def test_edge_cases_of_fitted_codebooks(method: str, bits: int) -> None:
+    """The vector X of the other methods: nothing above 1, the top weight not zero, zero stays zero, growing, stable."""
+    edit = Quantize(method, bits, fitted=histogram())
+    weights = torch.tensor(X).expand(1, 3, 1, len(X))
+    found = edit.edit_weights(weights, Call.plain(weights, site=SITE))
+    assert (found <= 1).all()
+    assert (found[..., 0] > 0).all()
+    assert (found[..., -1] == 0).all()
+    assert (found.diff(dim=-1) <= 0).all()  # X falls
+    torch.testing.assert_close(edit.edit_weights(found, Call.plain(found, site=SITE)), found)
 
 
 def test_without_a_fit(tmp_path) -> None:

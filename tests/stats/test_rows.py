@@ -12,13 +12,15 @@ from attrim.edits.quantize import Quantize
 from attrim.errors import DataError, ParameterError, UnknownName
 from attrim.loading import load_model, load_tokenizer
 from attrim.measure import measure
-from attrim.stats import Histogram, Moments
+from attrim.sites.context import attach
+from attrim.stats import Histogram, Moments, Sample
 from attrim.stats.bins import log_edges
 from attrim.stats.features import Features
 from attrim.stats.majority import Majority
 from attrim.stats.rowcurves import RowCurves
 from attrim.stats.rowdistance import RowDistance
 from attrim.stats.tokensparsity import TokenSparsity
+from attrim.stats.tokentable import TokenTable
 from attrim.stats.values import Values
 
 V = torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.05, 0.01, 0.002, 0.0005], dtype=torch.float64)
@@ -115,6 +117,39 @@ def test_row_distance_is_that_of_scipy_over_all_examples() -> None:
         assert stat.row_sum()[0, 0, place].item() == pytest.approx(np.mean(sums[edit]), abs=1e-6)
 
 
+def test_rows_before_and_after_are_the_means_of_the_rows_histograms() -> None:
+    stat = RowDistance({"mine": Quantize("linear-slog-clamped-midval", 3), "same": Threshold(0.0)})
+    histograms = []
+    for seed in range(2):
+        weights = attention(seed, heads=1, length=6 + 3 * seed)
+        stat.update(weights)
+        edited = Quantize("linear-slog-clamped-midval", 3).apply(weights.double())
+        edges = log_edges(1e-10, 100).numpy()
+        for rows in (weights[0, 0].double().numpy(), edited[0, 0].numpy()):
+            histograms.append([np.histogram(row + 1e-10, edges)[0] / len(row) for row in rows])
+    before = np.concatenate([histograms[0], histograms[2]]).mean(0)
+    after = np.concatenate([histograms[1], histograms[3]]).mean(0)
+    np.testing.assert_allclose(stat.rows_before()[0, 0], before, atol=1e-8)
+    np.testing.assert_allclose(stat.rows_after()[0, 0, 0], after, atol=1e-8)
+    assert torch.equal(stat.rows_after()[..., 1, :], stat.rows_before())
+
+
+def test_edits_with_names_of_their_own_are_saved_by_name() -> None:
+    """What was counted can be read and merged; going on needs the edits again."""
+    stat = RowDistance({"fitted": Threshold(0.1), "threshold:0.2": Threshold(0.2)})
+    stat.update(attention(0))
+    loaded = RowDistance.load(*stat.state())
+    assert loaded.edits == ("fitted", "threshold:0.2")
+    assert torch.equal(loaded.distance(), stat.distance())
+    with pytest.raises(UnknownName, match="fitted"):
+        loaded.update(attention(1))
+    other = RowDistance({"fitted": Threshold(0.1), "threshold:0.2": Threshold(0.2)})
+    other.update(attention(1))
+    merged = RowDistance.load(*other.state()).merge(loaded)
+    stat.update(attention(1))
+    assert torch.equal(merged.distance(), stat.distance())
+
+
 def test_an_edit_that_changes_nothing_has_no_distance() -> None:
     stat = RowDistance(["threshold:0"])
     stat.update(attention(0))
@@ -128,7 +163,7 @@ def measured_tokens(size: int) -> TokenSparsity:
     texts = ["abc", "aab and b", "c"]
     batches = [dict(tokenizer(texts[n : n + size], return_tensors="pt", padding=True)) for n in range(0, 3, size)]
     stat = TokenSparsity([0.05, 1.0])
-    measure(model, stat.follow(batches), stat, progress=False)
+    measure(model, batches, stat, progress=False)
     return stat
 
 
@@ -163,13 +198,44 @@ def test_token_sparsity_merges_and_loads() -> None:
 
 def test_token_sparsity_says_what_it_needs() -> None:
     model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
-    stat = TokenSparsity()
-    with pytest.raises(DataError, match="follow"):
-        measure(model, [dict(tokenizer(["abc"], return_tensors="pt"))], stat, progress=False)
+    with attach(model, stats=[TokenSparsity()], strict=False), pytest.raises(DataError, match=r"use attrim\.measure"):
+        model(**tokenizer(["abc"], return_tensors="pt"))
     with pytest.raises(DataError, match="watched nothing"):
         TokenSparsity().totals()
     with pytest.raises(ParameterError, match="no bar"):
         TokenSparsity([])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_token_tables_of_single_examples(size: int) -> None:
+    """Against the matrices themselves: every row of an example, over all heads and layers, in the order of the text."""
+    model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
+    texts = ["abc", "aab and b", "c"]
+    batches = [dict(tokenizer(texts[n : n + size], return_tensors="pt", padding=True)) for n in range(0, 3, size)]
+    table, sample = TokenTable(2, bar=0.05), Sample(2)
+    measure(model, batches, [table, sample], progress=False)
+    assert table.examples == sample.examples
+    for number in table.examples:
+        rows = table.rows(number)
+        assert [row.token for row in rows] == tokenizer(texts[number])["input_ids"]
+        assert [row.place for row in rows] == list(range(len(rows)))
+        matrices = torch.cat([sample.matrices(site)[number] for site in sample.sites])
+        assert [row.weights for row in rows] == [len(matrices) * len(rows)] * len(rows)
+        assert [row.small for row in rows] == (matrices <= 0.05).sum((0, 2)).tolist()
+        assert rows[0].sparsity == rows[0].small / rows[0].weights
+    loaded = TokenTable.load(*table.state())
+    assert [loaded.rows(number) for number in loaded.examples] == [table.rows(number) for number in table.examples]
+
+
+def test_token_tables_tell_the_streams_of_a_model_apart() -> None:
+    model, tokenizer = load_model("tiny-bart"), load_tokenizer("tiny-bart")
+    table = TokenTable(1, bar=0.05)
+    target = tokenizer("cd", return_tensors="pt")["input_ids"]
+    measure(model, [{**tokenizer("a text", return_tensors="pt"), "decoder_input_ids": target}], table, progress=False)
+    assert [row.token for row in table.rows(0, "encoder")] == tokenizer("a text")["input_ids"]
+    assert [row.token for row in table.rows(0, "decoder")] == target[0].tolist()
+    with pytest.raises(DataError, match="watched nothing"):
+        TokenTable().rows(0)
 
 
 def test_values_of_the_heads_outputs() -> None:

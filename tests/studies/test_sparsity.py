@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from attrim.cli import main
 from attrim.commands import Sparsity
 from attrim.errors import ArtefactError, ParameterError, UnknownName
 from attrim.runs import Run
+from attrim.studies.sparsity.compare import read_run
 
 FAST = {"formats": ("png",), "bars": (0.01, 0.05), "bits": (3,), "methods": ("linear-slog-clamped-midval", "lloyd-max")}
 
@@ -55,10 +57,40 @@ def test_everything_is_in_the_table_and_in_the_run(finished: tuple[Path, dict]) 
     assert names >= {
         "distribution", "histogram-of-heads", "rows-encoder-0", "extremes-of-heads", "tokens-to-majority",
         "median-of-rows", "diversity", "tokens-sparsity", "tokens-curves-layer-0-head-1", "chosen-heads",
+        "quantised-rows", "quantised-rows-layer-0-head-1", "score-and-sparsity-against-bar",
         "score-against-sparsity", "relative-change-against-sparsity", "score-against-bits", "scores-against-prune",
         "scores-against-layer", "scores-against-hidden-bits", "scores-against-hidden-bar", "sparsity-against-bar",
     }  # fmt: skip
     assert all(Path(path).stat().st_size > 5000 for path in data["figures"])
+
+
+def test_the_tables_hold_every_head_and_the_tokens_of_single_examples(finished: tuple[Path, dict]) -> None:
+    _, data = finished
+    tables = {}
+    for path in map(Path, data["tables"]):
+        with path.open(newline="") as file:
+            tables[path.stem] = list(csv.reader(file))
+    assert len(tables["heads"]) == 1 + 2 * 4  # two layers of four heads
+    assert tables["tokens"][0] == ["token", "rows", "share not above 0.001"]
+    single = [rows for name, rows in tables.items() if name.startswith("tokens-example-")]
+    assert len(single) == 3
+    for header, *rows in single:
+        assert header == ["place", "token", "weights", "not above the bar", "share"]
+        shares = [float(row[-1]) for row in rows]
+        assert shares == sorted(shares, reverse=True)
+        assert all(0 <= share <= 1 for share in shares)
+    assert {Path(path).stem for path in data["figures"]} >= {name for name in tables if "example" in name}
+
+
+def test_fitted_methods_are_compared_with_the_original_rows(finished: tuple[Path, dict]) -> None:
+    _, data = finished
+    distances = data["distances"]
+    assert list(distances) == [
+        "quantize:linear-slog-clamped-midval,bits=3",
+        "quantize:lloyd-max,bits=3,fitted=measured",
+        "quantize:calibrated-linear,bits=8,fitted=measured",
+    ]
+    assert all(0 < facts["distance"] < 0.84 and facts["row_sum"] > 0 for facts in distances.values())
 
 
 def test_random_drop_has_the_sparsity_of_each_threshold(finished: tuple[Path, dict]) -> None:
@@ -90,7 +122,7 @@ def test_nothing_is_repeated_and_new_settings_are_added(
     real = attrim.evaluate._run
     monkeypatch.setattr(attrim.evaluate, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
     monkeypatch.setattr(layerwise, "_run_together", lambda *_: pytest.fail("stored layers were computed again"))
-    monkeypatch.setattr(measuring, "measure", lambda *_: pytest.fail("stored stats were measured again"))
+    monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))
     again = command(squad, output, layer_edit="threshold:0.05", show_heads=("0/1",), edit=("uniform:layers=0",)).run()
     assert again.data["folder"] == data["folder"]
     assert evaluated == ["uniform:layers=0"]
@@ -112,6 +144,25 @@ def test_runs_are_compared(squad: Path, finished: tuple[Path, dict], tmp_path: P
     assert other["claims"] == []
     with pytest.raises(ArtefactError, match="holds no run"):
         command(squad, tmp_path, compare=(tmp_path,)).run()
+
+
+def test_several_tasks_are_drawn_in_panels(squad: Path, finished: tuple[Path, dict], tmp_path: Path) -> None:
+    """A task whose score is better when it is smaller, beside one whose score is better when it is larger."""
+    _, data = finished
+    (tmp_path / "text.txt").write_text("".join(f"Line {n} of a text with words.\n" for n in range(8)))
+    flags = {"task": "masked-lm", "data": str(tmp_path / "text.txt"), "option": (), "limit": 4, "parts": ()}
+    other = command(squad, tmp_path / "runs", **flags, prunes=(0.001, 0.01), compare=(Path(data["folder"]),)).run().data
+    names = {Path(path).stem for path in other["figures"]}
+    assert names >= {
+        "panels-score-against-sparsity", "panels-score-against-bits", "panels-scores-against-prune",
+        "relative-change-against-sparsity",
+    }  # fmt: skip
+    earlier = read_run(data["folder"])
+    assert (earlier.model, earlier.task, earlier.metric) == ("tiny-bert", "retrieval", "top-1")
+    assert not earlier.smaller_is_better
+    thresholds = [name for name, entry in data["settings"].items() if entry["group"] == "threshold"]
+    assert [setting.name for setting in earlier.group("threshold")] == thresholds  # and no layer's own threshold
+    assert read_run(other["folder"]).smaller_is_better
 
 
 def test_a_task_without_a_metric_is_measured_only(squad: Path, tmp_path: Path) -> None:
@@ -148,6 +199,6 @@ def test_bad_flags_are_one_sentence(squad: Path, tmp_path: Path, capsys: pytest.
 def test_a_wrong_sweep_is_found_before_long_work(
     squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict, error: type[Exception], words: str
 ) -> None:
-    monkeypatch.setattr(measuring, "measure", lambda *_: pytest.fail("work began"))
+    monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("work began"))
     with pytest.raises(error, match=words):
         command(squad, tmp_path, **flags).run()

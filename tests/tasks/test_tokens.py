@@ -1,4 +1,4 @@
-"""Tags of words: CoNLL files, IOB, spans as the official scorer counts them, and which token stands for a word."""
+"""Tags of words: CoNLL files, IOB, which token stands for a word, and models that learn them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attrim.loading import load_tokenizer
 from attrim.select import Select
 from attrim.tasks import load_task
 from attrim.tasks.tokensdata import first_tokens
-from attrim.tasks.tokenspans import spans, to_iob2
+from attrim.tasks.tokenspans import spans
 from attrim.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -71,33 +71,6 @@ def test_reading(data):
     assert [chunk.labels[n] for n in list(chunk.examples())[1].answers] == ["B-NP", "I-NP", "B-NP"]
 
 
-def test_spans_by_hand():
-    assert to_iob2(["I-PER", "I-PER", "B-PER", "I-ORG", "O", "I-ORG"]) == [
-        "B-PER", "I-PER", "B-PER", "B-ORG", "O", "B-ORG",
-    ]  # fmt: skip
-    assert spans(["B-PER", "I-PER", "O", "I-LOC"]) == {("PER", 0, 2), ("LOC", 3, 4)}
-    assert spans(["B-PER", "B-PER", "I-LOC"]) == {("PER", 0, 1), ("PER", 1, 2), ("LOC", 2, 3)}
-    assert spans(["O", "O"]) == spans([]) == set()
-
-
-tags = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
-
-
-@given(st.lists(tags, max_size=12))
-def test_spans_are_those_of_seqeval(sequence):
-    entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities(sequence)
-    assert spans(sequence) == {(kind, first, last + 1) for kind, first, last in entities}
-
-
-@given(st.lists(tags, max_size=12))
-def test_iob2_keeps_spans(sequence):
-    tidy = to_iob2(sequence)
-    assert spans(tidy) == spans(sequence)
-    assert to_iob2(tidy) == tidy
-    begins = sum(tag.startswith("B-") for tag in tidy)
-    assert begins == len(spans(sequence))
-
-
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Z", "C"], exclude_characters="["), min_size=1, max_size=6),
@@ -119,50 +92,6 @@ def test_every_word_has_one_first_token(words):
 def test_tokens_with_the_blank_in_front():
     assert first_tokens(["ab", "c"], [(0, 0), (0, 1), (1, 2), (2, 4), (0, 0)]) == [-100, 0, -100, 1, -100]
     assert first_tokens(["ab", "c"], [(0, 2), (2, 3), (3, 4)]) == [0, -100, 1]
-
-
-def outputs(task, *sentences):
-    """Outputs of a model that says these tags."""
-    table = np.full((len(sentences), task.max_length), -1.0)
-    for row, sentence in zip(table, sentences, strict=True):
-        row[: len(sentence)] = [task.labels.index(tag) for tag in sentence]
-    return table
-
-
-def test_scores_by_hand(data):
-    """Truth: ORG, MISC in the first sentence; PER of two words and PER in the second."""
-    task = load_task("tokens/ner", data=data)
-    said = outputs(task, ["B-ORG", "O", "O", "B-LOC"], ["I-PER", "I-PER", "B-PER"])
-    columns = task.columns(said, np.arange(2.0))
-    assert {name: column.tolist() for name, column in columns.items()} == {
-        "hits": [1, 2], "predicted": [2, 2], "true": [2, 2], "right": [2, 2], "words": [4, 3],
-    }  # fmt: skip
-    assert task.score(columns) == pytest.approx(
-        {"f1": 75.0, "precision": 75.0, "recall": 75.0, "accuracy": 100 * 4 / 7}
-    )
-    nothing = task.columns(outputs(task, ["O"] * 4, ["O"] * 3), np.arange(2.0))
-    assert task.score(nothing) == pytest.approx({"f1": 0.0, "precision": 0.0, "recall": 0.0, "accuracy": 200 / 7})
-    cut = task.columns(outputs(task, ["B-ORG"], []), np.arange(2.0))  # words that were cut off count as wrong
-    assert task.score(cut) == pytest.approx({"f1": 40.0, "precision": 100.0, "recall": 25.0, "accuracy": 100 / 7})
-    assert task.distances(said, said, np.zeros(2)) == {"agreement": 100.0}
-
-
-@given(st.lists(st.tuples(tags, tags), min_size=1, max_size=30), st.integers(1, 30))
-def test_scores_are_those_of_seqeval(pairs, border):
-    metrics = pytest.importorskip("seqeval.metrics")
-    task = load_task("tokens/ner")
-    sentences = [part for part in (pairs[:border], pairs[border:]) if part]
-    truth = [to_iob2([tag for tag, _ in part]) for part in sentences]
-    said = [[tag for _, tag in part] for part in sentences]
-    rows = [
-        task._compare(output, tuple(task.labels.index(tag) for tag in right))
-        for output, right in zip(outputs(task, *said), truth, strict=True)
-    ]
-    found = task.score({name: np.array([row[name] for row in rows]) for name in rows[0]})
-    assert found["f1"] == pytest.approx(100 * metrics.f1_score(truth, said, zero_division=0))
-    assert found["precision"] == pytest.approx(100 * metrics.precision_score(truth, said, zero_division=0))
-    assert found["recall"] == pytest.approx(100 * metrics.recall_score(truth, said, zero_division=0))
-    assert found["accuracy"] == pytest.approx(100 * metrics.accuracy_score(truth, said))
 
 
 @pytest.mark.parametrize("name", ["tokens/ner", "tokens/pos", "tokens/chunk"])

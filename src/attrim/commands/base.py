@@ -37,7 +37,7 @@ class Command:
     json: bool = False
     """Print the result as JSON and nothing else."""
     quiet: bool = False
-    """Print neither progress nor the result."""
+    """Show no progress, only the result."""
 
     @property
     def progress(self) -> bool:

@@ -12,6 +12,7 @@ from ..errors import DataError
 from .base import OnData, Outcome, named_values
 
 if TYPE_CHECKING:
+    from ..edits import Edit
     from ..measure import Stats
     from ..stats import Stat
     from ..tasks import Task
@@ -33,16 +34,21 @@ class Measure(OnData):
     def run(self) -> Outcome:
         """Load everything, measure, and write stats and figures when ``output`` is given."""
         from ..edits import parse_edit
-        from ..measure import measure
+        from ..measure import Checkpoint, measure
 
         edits = [parse_edit(text) for text in self.edit]
         watching = [parse_stat(text) for text in self.stats]
         task = self.load_task()
         model, tokenizer = task.load_model(self.model, **self.model_options()), self.load_tokenizer()
-        stats = measure(model, task.feed(model, tokenizer), watching, self.select(), self.progress, edits)
-        notes, written = [], []
+        checkpoint = None
         if self.output is not None:
+            checkpoint = Checkpoint(self.output / "unfinished", identity=self._identity(task, edits))
+        batches = task.feed(model, tokenizer)
+        stats = measure(model, batches, watching, self.select(), self.progress, edits, checkpoint=checkpoint)
+        notes, written = [], []
+        if self.output is not None and checkpoint is not None:
             stats.save(self.output)
+            checkpoint.remove()
             written = [str(path) for path in draw(stats, self.output / "figures")]
             notes = [
                 "",
@@ -51,6 +57,18 @@ class Measure(OnData):
             ]
         data = {"model": self.model, "stats": summary(stats), "output": str(self.output or ""), "figures": written}
         return Outcome(data, [*tables(stats, self.model), *notes])
+
+    def _identity(self, task: Task, edits: list[Edit]) -> dict[str, Any]:
+        """What the numbers depend on beside what the stats know themselves."""
+        from .evaluate import tensors_digest
+
+        return {
+            "model": self.model,
+            "dtype": self.dtype,
+            "task": task.options(),
+            "data": task.fingerprint(),
+            "tensors": tensors_digest(edits) if edits else None,
+        }
 
     def load_task(self) -> Task:
         """The task, or the texts that were given instead of one."""

@@ -68,9 +68,10 @@ class Sparsity(OnData):
     """Row and token sparsity count the weights that are not above it (the paper: 1e-8)."""
     show_heads: tuple[str, ...] = ()
     """Heads to draw in figures of their own, such as 0/2 for head 2 of layer 0."""
+    examples: int = 3
+    """Single examples that get a table and a figure of their tokens' sparsity."""
     compare: tuple[Path, ...] = ()
     """Folders of earlier runs of this command, to draw beside this one."""
-
     formats: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
     """Formats of the figures."""
 
@@ -91,6 +92,7 @@ class Sparsity(OnData):
             evaluate=not self.no_scores,
             row_bar=self.row_bar,
             heads=heads,
+            examples=self.examples,
             compare=self.compare,
             formats=self.formats,
             identity={"model": self.model, "revision": self.revision, "dtype": self.dtype},
@@ -105,7 +107,8 @@ class Sparsity(OnData):
             title = f"{self.model} on {self.task}, {examples} examples"
             shown += [results_table(found.results, title, names), CAPTION]
         pictures = [f"  {path}" for path in found.figures if path.suffix == f".{self.formats[0]}"]
-        shown += ["", f"Figures ({', '.join(self.formats)}):", *pictures, f"Results are in {found.folder}", ""]
+        shown += ["", f"Figures ({', '.join(self.formats)}):", *pictures]
+        shown += ["Tables:", *(f"  {path}" for path in found.tables), f"Results are in {found.folder}", ""]
         shown += [claim.sentence for claim in found.claims]
         return Outcome(self._data(found), shown)
 
@@ -136,6 +139,7 @@ class Sparsity(OnData):
             "results": {name: result.to_json() for name, result in found.results.items()},
             "claims": [claim.to_json() for claim in found.claims],
             "figures": [str(path) for path in found.figures],
+            "tables": [str(path) for path in found.tables],
         }
 
 

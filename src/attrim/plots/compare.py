@@ -32,7 +32,8 @@ def compare_rows(series: Mapping[str, Any], floor: float, title: str = "") -> Fi
         axes.set_xlim(floor, 1)
         axes.set_xlabel("attention weight")
     left.set_ylabel("share of a row's weights")
-    left.set_ylim(bottom=0)
+    left.set_yscale("log")  # the zeros of a sparse head, all in one bin, would flatten everything else
+    left.set_ylim(1e-4, 1)
     right.set_ylabel("share up to this value")
     right.set_ylim(0, 1)
     figure.legend(loc="outside lower center", ncols=4, handlelength=1.6)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, legend_columns, styled
+from .style import COLOURS, COLUMN, GREY, legend_below, styled
 
 MARKERS = "osD^vPX*"
 Axis = Literal["number", "log", "steps"]
@@ -40,10 +41,25 @@ def score_lines(
     axis : ``steps`` puts the values of the knob at even distances, the largest first (bits from 16 down to 1).
     log_score : a logarithmic axis for scores that explode, such as perplexity.
     """
-    figure = Figure(figsize=(COLUMN, 3.0))
+    figure = Figure(figsize=(COLUMN, 2.4))
     axes = figure.subplots()
     if unedited is not None:
         axes.axhline(unedited, color=GREY, linestyle="--", linewidth=0.8, label="unedited")
+    draw_lines(axes, series, axis)
+    if log_score:
+        axes.set_yscale("log")
+    axes.set_xlabel(place_label)
+    axes.set_ylabel(score_label)
+    axes.margins(y=0.1)
+    legend_below(figure, series)
+    return figure
+
+
+def draw_lines(
+    axes: Axes, series: Mapping[str, Sequence[Value]], axis: Axis, names: Sequence[str] | None = None
+) -> None:
+    """Draw a line with intervals for each series; ``names`` gives them colours and markers by their place in it."""
+    ordered = list(series if names is None else names)
     places = sorted({value.place for values in series.values() for value in values}, reverse=True)
     for number, (name, values) in enumerate(series.items()):
         values = sorted(values, key=lambda value: value.place)
@@ -51,8 +67,9 @@ def score_lines(
         shift = 0.06 * (number - (len(series) - 1) / 2) if axis == "steps" else 0.0
         where = [places.index(value.place) + shift if axis == "steps" else value.place for value in values]
         scores = [value.score for value in values]
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(where, scores, color=colour, marker=MARKERS[number % len(MARKERS)], label=name)
+        look = ordered.index(name)
+        colour = COLOURS[look % len(COLOURS)]
+        axes.plot(where, scores, color=colour, marker=MARKERS[look % len(MARKERS)], label=name)
         for place, value in zip(where, values, strict=True):
             if value.low is not None and value.high is not None:
                 axes.vlines(place, value.low, value.high, color=colour, linewidth=0.7)
@@ -60,10 +77,3 @@ def score_lines(
         axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
     elif axis == "log":
         axes.set_xscale("log")
-    if log_score:
-        axes.set_yscale("log")
-    axes.set_xlabel(place_label)
-    axes.set_ylabel(score_label)
-    axes.margins(y=0.1)
-    figure.legend(loc="outside lower center", ncols=legend_columns(series), handlelength=1.6)
-    return figure

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from .style import HEAT, PAGE, styled
+from .style import COLOURS, HEAT, panels, styled
 
 if TYPE_CHECKING:
     from ..select import Site
 
 ACROSS = 4
+TWO = ("#eeeeee", COLOURS[0])  # not above the bar, above it
 
 
 @styled
@@ -25,20 +27,19 @@ def attention_matrices(
     ----------
     matrices : ``[heads, queries, keys]``.
     bar : the titles say which share is not above it.
-    highest : top of the colour scale; None takes each head's largest weight.
-    binary : draw 1 where a weight is above the bar and 0 elsewhere.
+    highest : top of the colour scale; None takes each head's largest weight and a scale that shows small ones, too.
+    binary : draw only whether a weight is above the bar.
     """
     matrices = np.asarray(matrices, dtype=float)
-    down = -(-len(matrices) // ACROSS)
-    figure = Figure(figsize=(PAGE, 1.9 * down + 0.4))
-    grid = figure.subplots(down, ACROSS, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(matrices) :]:
-        axes.set_axis_off()
-    for head, matrix in enumerate(matrices):
-        axes = grid[head]
-        shown = (matrix > bar).astype(float) if binary else matrix
+    figure, grid = panels(len(matrices), ACROSS, 1.62, 0.45, sharex=True, sharey=True)
+    for head, (axes, matrix) in enumerate(zip(grid, matrices, strict=True)):
         # Drawn as an image in vector files, too: a million small squares would not open.
-        image = axes.imshow(shown, cmap=HEAT, vmin=0, vmax=1 if binary else highest, interpolation="nearest")
+        if binary:
+            axes.imshow(matrix > bar, cmap=ListedColormap(TWO), vmin=0, vmax=1, interpolation="nearest")
+        elif highest is None:
+            axes.imshow(matrix, cmap=HEAT, norm=PowerNorm(0.5, 0, matrix.max()), interpolation="nearest")
+        else:
+            image = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=highest, interpolation="nearest")
         axes.grid(False)
         axes.set_title(
             f"head {head}: {matrix.min():.0e} to {matrix.max():.2f}, {100 * (matrix <= bar).mean():.0f} % ≤ {bar:g}",
@@ -46,8 +47,13 @@ def attention_matrices(
             pad=2,
         )
         axes.tick_params(labelsize=5, length=1.5)
-    if highest is not None or binary:
-        figure.colorbar(image, ax=grid.tolist(), shrink=0.6, label="above the bar" if binary else "attention weight")
-    figure.supxlabel(f"key, {site.role} layer {site.layer}", fontsize=8)
+    note = ""
+    if binary:
+        note = f" (dark: above {bar:g})"
+    elif highest is None:
+        note = " (colours by the square root, each head to its largest weight)"
+    else:
+        figure.colorbar(image, ax=grid, shrink=0.6, label="attention weight")
+    figure.supxlabel(f"key, {site.role} layer {site.layer}{note}", fontsize=8)
     figure.supylabel("query", fontsize=8)
     return figure

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import COLOURS, PAGE, styled
+from .style import COLOURS, panels, styled
 
 if TYPE_CHECKING:
     from ..select import Site
@@ -33,23 +33,21 @@ def row_distributions(histogram: Histogram, curves: RowCurves, site: Site) -> Fi
     ----------
     histogram : measured with ``rows=True`` and with the floor and bins of ``curves``.
     """
-    place = [other.name for other in histogram.sites].index(site.name)
+    row = [other.name for other in histogram.sites].index(site.name)
     edges = np.logspace(np.log10(histogram.floor), 0, histogram.bins + 1)
-    rows, deciles = (np.asarray(table)[place] for table in (histogram.row_histogram(), histogram.row_deciles()))
-    bands = {share: np.asarray(curves.quantile(share))[place] for share in (0.05, 0.25, 0.5, 0.75, 0.95)}
-    down = -(-len(rows) // ACROSS)
-    figure = Figure(figsize=(PAGE, 1.25 * down + 0.5))
-    grid = figure.subplots(down, ACROSS, sharex=True, squeeze=False).ravel()
-    for axes in grid[len(rows) :]:
-        axes.set_axis_off()
-    for head, axes in enumerate(grid[: len(rows)]):
+    rows, deciles = (np.asarray(table)[row] for table in (histogram.row_histogram(), histogram.row_deciles()))
+    bands = {share: np.asarray(curves.quantile(share))[row] for share in (0.05, 0.25, 0.5, 0.75, 0.95)}
+    figure, grid = panels(len(rows), ACROSS, 1.25, sharex=True)
+    for head, axes in enumerate(grid):
         if not np.isfinite(rows[head]).all():  # not watched
             axes.set_axis_off()
             continue
         axes.stairs(rows[head], edges, fill=True, color=COLOURS[0])
         axes.set_ylim(0, 0.2)
-        axes.tick_params(labelleft=head % ACROSS == 0)
-        _cumulative(axes, edges, {share: band[head] for share, band in bands.items()}, last=head % ACROSS == ACROSS - 1)
+        place = axes.get_subplotspec()
+        assert place is not None
+        axes.tick_params(labelleft=place.is_first_col())
+        _cumulative(axes, edges, {share: band[head] for share, band in bands.items()}, last=place.is_last_col())
         _strip(axes, deciles[head])
         axes.set_xscale("log")
         axes.set_xlim(edges[0], 1)
@@ -68,7 +66,7 @@ def _cumulative(axes: Axes, edges: Any, bands: dict[float, Any], last: bool) -> 
     for low, high, opacity in BANDS:
         right.fill_between(edges[1:], bands[low], bands[high], color=COLOURS[1], alpha=opacity, linewidth=0)
     right.plot(edges[1:], bands[0.5], color=COLOURS[1], linewidth=1.0)
-    right.tick_params(labelright=last)
+    right.tick_params(labelright=last, right=last)
     if last:
         right.set_ylabel("share up to the value", fontsize=6, color=COLOURS[1])
 

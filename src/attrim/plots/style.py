@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 import matplotlib
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..errors import ArtefactError
@@ -64,14 +65,38 @@ def styled(draw: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
     return drawn
 
 
+def panels(count: int, most: int, height: float, extra: float = 0.5, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A figure as wide as a page with ``count`` panels, in rows of at most ``most``.
+
+    Parameters
+    ----------
+    height : of a row, in inches.
+    extra : more height, for what stands around the panels.
+    shared : ``sharex`` and ``sharey``; the lowest panel of every column has its tick labels.
+    """
+    # One panel fewer in a row where that leaves no place empty.
+    across = min(count, most - 1 if count % most and count % (most - 1) == 0 else most)
+    down = -(-count // across)
+    figure = Figure(figsize=(PAGE, height * down + extra))
+    grid = figure.subplots(down, across, squeeze=False, **shared).ravel()
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    for axes in grid[max(0, count - across) : count]:
+        axes.tick_params(labelbottom=True)
+    return figure, list(grid[:count])
+
+
 def shades(count: int) -> list[str]:
     """Colours for an ordered series (layers): light to dark would vanish on white, so the lightest part is left out."""
     return [matplotlib.colors.to_hex(colormaps["viridis"](place)) for place in np.linspace(0.0, 0.85, max(count, 1))]
 
 
-def legend_columns(names: Iterable[str]) -> int:
-    """How many columns of such names fit below a figure that is one column of a page wide."""
-    return 2 if max(map(len, names), default=0) <= 22 else 1
+def legend_below(figure: Figure, names: Iterable[str]) -> None:
+    """Put the legend below a figure that is one column of a page wide, and make the figure higher by its lines."""
+    columns = 2 if max(map(len, names), default=0) <= 22 else 1
+    entries = sum(len(axes.get_legend_handles_labels()[1]) for axes in figure.axes)
+    figure.set_figheight(figure.get_figheight() + 0.14 * -(-entries // columns))
+    figure.legend(loc="outside lower center", ncols=columns, handlelength=1.6)
 
 
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:

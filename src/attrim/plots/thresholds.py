@@ -1,13 +1,15 @@
-"""How many weights of each head a threshold would zero."""
+"""How many weights a threshold zeroes: of each head, and beside the score."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import PAGE, shades, styled
+from .style import COLOURS, COLUMN, GREY, panels, shades, styled
+from .tradeoff import Point
 
 if TYPE_CHECKING:
     from ..stats import Histogram
@@ -22,11 +24,7 @@ def sparsity_against_bar(histogram: Histogram, low: float = 1e-8, points: int = 
     shares = np.stack([np.asarray(histogram.sparsity(float(bar))) for bar in bars], -1)  # [sites, heads, points]
     totals = np.asarray(histogram.total, dtype=float)[..., None]
     sites = histogram.sites
-    down = -(-len(sites) // ACROSS)
-    figure = Figure(figsize=(PAGE, 1.3 * down + 0.5))
-    grid = figure.subplots(down, ACROSS, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(sites) :]:
-        axes.set_axis_off()
+    figure, grid = panels(len(sites), ACROSS, 1.3, sharex=True, sharey=True)
     for place, site in enumerate(sites):
         axes = grid[place]
         for head, colour in enumerate(shades(shares.shape[1])):
@@ -41,4 +39,35 @@ def sparsity_against_bar(histogram: Histogram, low: float = 1e-8, points: int = 
         axes.set_title(f"{site.role} {site.layer}", pad=2, fontsize=7)
     figure.supxlabel("bar (a line for each head, the first ones dark; dashed: all heads)", fontsize=8)
     figure.supylabel("share of weights ≤ bar", fontsize=8)
+    return figure
+
+
+@styled
+def score_and_sparsity(points: Sequence[tuple[float, Point]], unedited: float, score_label: str) -> Figure:
+    """Draw, against the bar, the score (left axis, with intervals) and the zero share that it makes (right axis).
+
+    Parameters
+    ----------
+    points : bars and what they gave.
+    unedited : the score of the unedited model, dashed.
+    """
+    points = sorted(points, key=lambda item: item[0])
+    bars = [bar for bar, _ in points]
+    figure = Figure(figsize=(COLUMN, 2.6))
+    left = figure.subplots()
+    left.axhline(unedited, color=GREY, linestyle="--", linewidth=0.8)
+    left.plot(bars, [point.score for _, point in points], color=COLOURS[0], marker="o")
+    for bar, point in points:
+        if point.low is not None and point.high is not None:
+            left.vlines(bar, point.low, point.high, color=COLOURS[0], linewidth=0.7)
+    left.set_xscale("log")
+    left.set_xlabel("bar")
+    left.set_ylabel(score_label, color=COLOURS[0])
+    left.margins(y=0.1)
+    right = left.twinx()
+    right.plot(bars, [point.sparsity for _, point in points], color=COLOURS[1], marker="s")
+    right.set_ylim(0, 1.04)
+    right.set_ylabel("zero share of attention weights", color=COLOURS[1])
+    right.spines["right"].set_visible(True)
+    right.grid(False)
     return figure

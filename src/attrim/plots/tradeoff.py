@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, legend_columns, styled
+from .style import COLOURS, COLUMN, GREY, legend_below, styled
 
 MARKERS = "osD^vP"
 
@@ -41,7 +41,7 @@ def score_against_sparsity(
     unedited : the score of the unedited model, drawn as a horizontal line.
     annotate : write the label of every point of a series beside it.
     """
-    figure = Figure(figsize=(COLUMN, 2.9))
+    figure = Figure(figsize=(COLUMN, 2.4))
     axes = figure.subplots()
     if unedited is not None:
         axes.axhline(unedited, color=GREY, linestyle="--", linewidth=0.8, label="unedited")
@@ -59,7 +59,7 @@ def score_against_sparsity(
     axes.set_ylabel(score_label)
     axes.set_xlim(-0.04, 1.04)
     axes.margins(y=0.12)
-    figure.legend(loc="outside lower center", ncols=legend_columns(series), handlelength=1.4)
+    legend_below(figure, series)
     return figure
 
 

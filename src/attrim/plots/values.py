@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import COLOURS, PAGE, styled
+from .style import COLOURS, panels, styled
 
 if TYPE_CHECKING:
     from ..stats.values import Values
@@ -28,11 +28,7 @@ def value_histograms(values: Values, label: str) -> Figure:
     edges = np.linspace(values.low, values.high, values.bins + 1)
     below = np.stack([record.tensors["counts"][:, 0].sum().item() for record in values.records.values()])
     sites = values.sites
-    down = -(-len(sites) // ACROSS)
-    figure = Figure(figsize=(PAGE, 1.4 * down + 0.5))
-    grid = figure.subplots(down, ACROSS, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(sites) :]:
-        axes.set_axis_off()
+    figure, grid = panels(len(sites), ACROSS, 1.4, sharex=True, sharey=True)
     for place, site in enumerate(sites):
         axes = grid[place]
         axes.stairs(counts[place] / totals[place], edges, fill=True, color=COLOURS[0])
@@ -40,7 +36,9 @@ def value_histograms(values: Values, label: str) -> Figure:
         right.plot(edges[1:], (below[place] + counts[place].cumsum()) / totals[place], color=COLOURS[1], linewidth=1.0)
         right.set_ylim(0, 1)
         right.grid(False)
-        right.tick_params(labelright=place % ACROSS == ACROSS - 1 or place == len(sites) - 1)
+        spot = axes.get_subplotspec()
+        assert spot is not None
+        right.tick_params(labelright=spot.is_last_col(), right=spot.is_last_col())
         axes.set_xlim(values.low, values.high)
         axes.set_title(
             f"{site.role} {site.layer}\n{low[place]:.1f} to {high[place]:.1f}, {100 * outside[place]:.2g} % outside",

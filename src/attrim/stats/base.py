@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -23,6 +24,9 @@ class Stat:
 
     registered_name: ClassVar[str]
     moment: str = "weights"  # or query, key, value, scores, output, layer_input, layer_output
+
+    def begin(self, batch: Mapping[str, Any]) -> None:
+        """A batch is about to go through the model (:func:`attrim.measure` says so); most stats need not know it."""
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """Add one call: ``tensor`` is ``[B, H, Q, K]``, or ``[B, H, L, D]`` at moments other than scores and weights.

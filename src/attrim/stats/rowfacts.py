@@ -50,11 +50,15 @@ def row_facts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float, bar: 
     counts = row_counts(weights, valid, edges, floor)
     sizes = counts.sum(-1)
     real = sizes > 0
-    shares = counts * (ONE // sizes.clamp(min=1))[..., None]
     medians = (2 * counts.cumsum(-1) < sizes[..., None]).sum(-1)
     small = ((weights <= bar) & valid).sum(-1)
     deciles = (DECILES * small // sizes.clamp(min=1)).clamp(max=DECILES - 1)
-    return RowFacts(shares.sum(1), _occurrences(deciles, real, DECILES), _occurrences(medians, real, bins))
+    return RowFacts(row_shares(counts), _occurrences(deciles, real, DECILES), _occurrences(medians, real, bins))
+
+
+def row_shares(counts: Tensor) -> Tensor:
+    """Int64 ``[H, bins]``: the sum of the rows' histograms ``[H, Q, bins]``, 2^36 shared among each row's values."""
+    return (counts * (ONE // counts.sum(-1, keepdim=True).clamp(min=1))).sum(1)
 
 
 def row_counts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float) -> Tensor:

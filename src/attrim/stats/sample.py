@@ -60,9 +60,12 @@ class Sample(SiteStat):
                 if last == number:
                     continue
                 del kept[f"{_PREFIX}{last}"]
-            one = call.for_example(example)
-            matrix = tensor[example][:, one.queries[0].to(tensor.device)][:, :, one.keys[0].to(tensor.device)]
-            kept[f"{_PREFIX}{number}"] = matrix.clone().cpu()
+            kept[f"{_PREFIX}{number}"] = self.part(tensor, call, example).clone().cpu()
+
+    def part(self, tensor: Tensor, call: Call, example: int) -> Tensor:
+        """What is kept of an example of a call: its matrices ``[H, n, m]``."""
+        one = call.for_example(example)
+        return tensor[example][:, one.queries[0].to(tensor.device)][:, :, one.keys[0].to(tensor.device)]
 
     @property
     def examples(self) -> list[int]:
@@ -70,7 +73,7 @@ class Sample(SiteStat):
         return sorted({number for record in self.records.values() for number in _numbers(record.tensors)})
 
     def matrices(self, site: Site | str) -> dict[int, Tensor]:
-        """The kept attention of a site by example number: ``[heads watched, n, m]`` in the model's dtype."""
+        """What is kept of a site by example number: ``[heads watched, n, m]`` in the model's dtype."""
         tensors = self.of(site).tensors
         return {number: tensors[f"{_PREFIX}{number}"] for number in sorted(_numbers(tensors))}
 

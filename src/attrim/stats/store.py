@@ -81,15 +81,15 @@ class UnknownStat(UnknownName, KeyError):
     __str__ = AttrimError.__str__
 
 
-def save_stats(stats: Iterable[Stat], folder: str | Path, origin: Origin | None = None) -> Path:
-    """Write stats and their origin to ``folder`` and return it."""
+def save_stats(stats: Iterable[Stat], folder: str | Path, origin: Origin | None = None, **more: Any) -> Path:
+    """Write stats, their origin and further JSON values to ``folder`` and return it."""
     tensors: dict[str, Tensor] = {}
     entries = []
     for number, stat in enumerate(stats):
         own, fields = stat.state()
         tensors |= {f"{number}/{name}": tensor for name, tensor in own.items()}
         entries.append({"name": stat.registered_name, "fields": fields})
-    return STORE.save(folder, {"origin": (origin or Origin()).to_json(), "stats": entries}, tensors)
+    return STORE.save(folder, {"origin": (origin or Origin()).to_json(), "stats": entries, **more}, tensors)
 
 
 def load_stats(folder: str | Path) -> list[Stat]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,19 +11,17 @@ from torch import Tensor
 from ..call import Call
 from ..errors import DataError, ParameterError
 from .base import register
+from .following import Following
 from .memory import grown, lasting_zeros
 from .sitewise import SiteStat, finite
-
-_DECODER_INPUTS = "decoder_input_ids"
 
 
 @register("token-sparsity")
 @dataclass(eq=False)
-class TokenSparsity(SiteStat):
+class TokenSparsity(Following, SiteStat):
     """For each token of the vocabulary, how many weights of its query rows are not above some bars, over all heads.
 
-    An attention call does not know the tokens, so the batches must go by this stat:
-    ``measure(model, stat.follow(batches), stat)``.
+    An attention call does not know the tokens, so this needs :func:`attrim.measure` and batches with ``input_ids``.
 
     Parameters
     ----------
@@ -32,18 +29,11 @@ class TokenSparsity(SiteStat):
     """
 
     bars: Sequence[float] = (1e-8,)
-    _batch: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.bars = tuple(self.bars)
         if not self.bars:
             raise ParameterError("TokenSparsity has no bar; give at least one.")
-
-    def follow(self, batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the batches, remembering the tokens of the one that is at work."""
-        for batch in batches:
-            self._batch = batch
-            yield batch
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
@@ -52,12 +42,7 @@ class TokenSparsity(SiteStat):
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`."""
         kept = self.record(call.site, call.heads).tensors
-        tokens = self._tokens(call)
-        if tokens.shape != (tensor.shape[0], tensor.shape[2]):
-            raise DataError(
-                f"The queries at {call.site.name!r} are not the tokens of the batch ({tensor.shape[2]} against "
-                f"{tokens.shape[-1]}), so they have no names; measure token sparsity elsewhere with select."
-            )
+        tokens = self.tokens(call, tensor.shape[0], tensor.shape[2])
         valid = call.valid.expand(tensor.shape)
         weights = torch.stack([finite(one, chosen, call.site) for one, chosen in zip(tensor, valid, strict=True)])
         sizes = valid.sum((1, 3)).flatten()  # [B Q]
@@ -68,16 +53,6 @@ class TokenSparsity(SiteStat):
             size = [len(values), max(int(numbers.max()) + 1, kept[name].shape[1])]
             kept[name] = grown(kept[name], size)
             kept[name].scatter_add_(1, numbers.expand(len(values), -1), values.cpu())
-
-    def _tokens(self, call: Call) -> Tensor:
-        """The tokens ``[B, Q]`` of the queries."""
-        decoding = call.site.streams[0] == "decoder" and _DECODER_INPUTS in self._batch
-        tokens: Tensor | None = self._batch.get(_DECODER_INPUTS if decoding else "input_ids")
-        if tokens is None:
-            raise DataError(
-                "TokenSparsity does not know the tokens; measure with measure(model, stat.follow(batches), stat)."
-            )
-        return tokens
 
     def totals(self) -> dict[str, Tensor]:
         """Int64 over all sites: ``small`` weights ``[bars, tokens]``, all ``weights`` and ``rows`` ``[tokens]``.

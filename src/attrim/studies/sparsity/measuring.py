@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
 from ...errors import ArtefactError
-from ...measure import Stats, measure
+from ...measure import Checkpoint, Stats, measure
 from ...runs import Run
 from ...select import Select
 from ...stats import Histogram, Moments, Sample, Stat
@@ -18,6 +19,7 @@ from ...stats.majority import Majority
 from ...stats.rowcurves import RowCurves
 from ...stats.rowdistance import RowDistance
 from ...stats.tokensparsity import TokenSparsity
+from ...stats.tokentable import TokenTable
 from ...stats.values import Values
 from ...tasks import Task
 from .sweep import Sweep
@@ -27,63 +29,80 @@ CURVE = tuple(10.0 ** (power / 2) for power in range(-16, 0))  # half decades, f
 PROBES = {"query": 10.0, "key": 10.0, "value": 5.0, "scores": 20.0, "output": 5.0}  # moment to the end of its axis
 
 
-def measure_part(
-    run: Run,
-    part: Part,
-    model: nn.Module,
-    task: Task,
-    tokenizer: Any,
-    sweep: Sweep,
-    row_bar: float,
-    heads: Sequence[tuple[int, int]],
-    progress: bool,
-) -> Stats:
-    """The stats of a part from the run, or measured now and kept there."""
-    select = sweep.select
-    folder = run.folder / "stats" / part
-    if part != "tokens":
-        return _measure_once(folder, _stats(part, sweep, row_bar), model, task, tokenizer, select, progress)
-    # Tokens of every head together, and of each chosen head alone: one stat each, for a stat has one selection.
-    wanted = {folder: select} | {folder / f"{layer}-{head}": Select(heads=[(layer, head)]) for layer, head in heads}
-    found = []
-    for where, chosen in wanted.items():
-        stat = TokenSparsity((*CURVE, row_bar))
-        found.append(_measure_once(where, [stat], model, task, tokenizer, chosen, progress)["TokenSparsity"])
-    return Stats(found)
+@dataclass
+class Measuring:
+    """What is measured, on what, and where it is kept.
 
+    Attributes
+    ----------
+    row_bar : row and token sparsity count the weights that are not above it.
+    heads : pairs of layer and head that get their own stats of tokens.
+    examples : how many examples get a table of their tokens.
+    found : the stats of each part that was measured; ``"weights"`` must come first.
+    """
 
-def _stats(part: Part, sweep: Sweep, row_bar: float) -> list[Stat]:
-    if part == "weights":
-        return [Histogram(rows=True, bar=row_bar), Moments(), Majority(), Features(), RowCurves()]
-    if part == "distances":
-        return [RowDistance(sweep.few_bits())]
-    if part == "matrices":
-        return [Sample(1)]
-    # The probes of the paper: hidden states, then queries, keys, values, scores and the outputs of the heads.
-    probes = (Values(moment, -end, end) for moment, end in PROBES.items())  # type: ignore[arg-type]
-    return [Values("layer_input"), Values("layer_output"), *probes]
+    run: Run
+    model: nn.Module
+    task: Task
+    tokenizer: Any
+    sweep: Sweep
+    row_bar: float
+    heads: Sequence[tuple[int, int]]
+    examples: int
+    progress: bool
+    found: dict[str, Stats] = field(default_factory=dict, init=False)
 
+    @property
+    def histogram(self) -> Histogram:
+        """The histogram of the weights, with facts about rows."""
+        histogram = self.found["weights"]["Histogram"]
+        assert isinstance(histogram, Histogram)
+        return histogram
 
-def _measure_once(
-    folder: Path,
-    stats: Sequence[Stat],
-    model: nn.Module,
-    task: Task,
-    tokenizer: Any,
-    select: Select,
-    progress: bool,
-) -> Stats:
-    """What an earlier pass left in ``folder`` if it had the same options, or a new pass; the run says the rest."""
-    known = _stored(folder, stats)
-    if known is not None:
-        return known
-    batches = task.feed(model, tokenizer)
-    for stat in stats:
-        if isinstance(stat, TokenSparsity):
-            batches = stat.follow(batches)
-    measured = measure(model, batches, list(stats), select, progress)
-    measured.save(folder)
-    return measured
+    def part(self, part: Part) -> None:
+        """Take the stats of a part from the run, or measure them now and keep them there."""
+        folder = self.run.folder / "stats" / part
+        if part == "tokens":
+            self.found[part] = self._tokens(folder)
+        else:
+            self.found[part] = self._once(folder, self._stats(part), self.sweep.select)
+
+    def _stats(self, part: Part) -> list[Stat]:
+        if part == "weights":
+            return [Histogram(rows=True, bar=self.row_bar), Moments(), Majority(), Features(), RowCurves()]
+        if part == "distances":
+            return [RowDistance(self.sweep.few_bits(self.histogram))]
+        if part == "matrices":
+            return [Sample(1)]
+        # The probes of the paper: hidden states, then queries, keys, values, scores and the outputs of the heads.
+        probes = (Values(moment, -end, end) for moment, end in PROBES.items())  # type: ignore[arg-type]
+        return [Values("layer_input"), Values("layer_output"), *probes]
+
+    def _tokens(self, folder: Path) -> Stats:
+        """Tokens of every head together and of single examples, and of each chosen head: a stat has one selection."""
+        every: list[Stat] = [TokenSparsity((*CURVE, self.row_bar))]
+        if self.examples:
+            every.append(TokenTable(self.examples, bar=self.row_bar))
+        found = list(self._once(folder, every, self.sweep.select).values())
+        for layer, head in self.heads:
+            stat = TokenSparsity((*CURVE, self.row_bar))
+            found += self._once(folder / f"{layer}-{head}", [stat], Select(heads=[(layer, head)])).values()
+        return Stats(found)
+
+    def _once(self, folder: Path, stats: Sequence[Stat], select: Select) -> Stats:
+        """What an earlier pass left in ``folder`` if it had the same options, or a new pass; the run says the rest.
+
+        A pass that was stopped goes on.
+        """
+        known = _stored(folder, stats)
+        if known is not None:
+            return known
+        batches = self.task.feed(self.model, self.tokenizer)
+        checkpoint = Checkpoint(folder / "unfinished")
+        measured = measure(self.model, batches, list(stats), select, self.progress, checkpoint=checkpoint)
+        measured.save(folder)
+        checkpoint.remove()
+        return measured
 
 
 def _stored(folder: Path, stats: Sequence[Stat]) -> Stats | None:

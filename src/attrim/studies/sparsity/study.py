@@ -24,11 +24,13 @@ from ...tasks import Task
 from ..base import register
 from ..settings import evaluate_each
 from .claims import Claim, claims
-from .compare import read_runs
-from .figures import draw, layer_mean
+from .compare import of_run, read_runs, store_settings
+from .figures import draw
 from .layerwise import evaluate_layers
-from .measuring import Part, measure_part
+from .measuring import Measuring, Part
 from .sweep import Setting, Sweep
+from .tables import write_tables
+from .weights import layer_mean
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Findings:
     settings : what was tried, in the order of the table.
     results : a result for each setting, ``"unedited"`` first; empty for a task without a metric.
     claims : the paper's claims, judged.
-    figures : the files that were written.
+    figures, tables : the files that were written.
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class Findings:
     results: dict[str, Result] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     figures: list[Path] = field(default_factory=list)
+    tables: list[Path] = field(default_factory=list)
 
     @property
     def histogram(self) -> Histogram:
@@ -92,6 +95,7 @@ def sparsity(
     evaluate: bool = True,
     row_bar: float = 1e-3,
     heads: Sequence[tuple[int, int]] = (),
+    examples: int = 3,
     compare: Sequence[Path | str] = (),
     formats: Sequence[str] = ("png", "svg", "pdf"),
     identity: dict[str, Any] | None = None,
@@ -109,6 +113,7 @@ def sparsity(
     evaluate : False measures only.
     row_bar : row and token sparsity count the weights that are not above it.
     heads : pairs of layer and head to draw in figures of their own.
+    examples : how many single examples get a table and a figure of their tokens.
     compare : folders of earlier runs of this study, to draw beside this one.
     formats : of the figures.
     identity : JSON values that say which model this is (name, revision, dtype), for the run.
@@ -119,12 +124,13 @@ def sparsity(
     known = {"study": "sparsity", "select": sweep.select.to_json(), **(identity or {"model": type(model).__name__})}
     known |= {"task": task.options(), "data": task.fingerprint()}
     with Run.open(output, known, name="sparsity") as run:
-        stats: dict[str, Stats] = {}
-        wanted: list[Part] = ["weights", *dict.fromkeys(parts)]
-        for part in wanted:
-            stats[part] = measure_part(run, part, model, task, tokenizer, sweep, row_bar, heads, progress)
-            if part == "weights" and heads:
-                Select(heads=heads).resolve(Findings(run.folder, stats).histogram.sites)  # raises when one is missing
+        measuring = Measuring(run, model, task, tokenizer, sweep, row_bar, heads, examples, progress)
+        measuring.part("weights")
+        if heads:
+            Select(heads=heads).resolve(measuring.histogram.sites)  # raises when one is missing
+        for part in dict.fromkeys(parts):
+            measuring.part(part)
+        stats = measuring.found
         found = Findings(run.folder, stats)
         settings: list[Setting] = []
         results: dict[str, Result] = {}
@@ -133,8 +139,12 @@ def sparsity(
             settings, results = evaluate_sweep(model, task, tokenizer, sweep, found.histogram, run, progress)
             metric = next(iter(task.metrics))
             judged = claims(settings, results, metric, metric in task.smaller_is_better)
+            store_settings(run, settings)
         found = replace(found, settings=settings, results=results, claims=judged)
-        found = replace(found, figures=draw(found, run, task, tokenizer, others, heads, formats))
+        tables = write_tables(stats, tokenizer, run.folder / "tables")
+        this = of_run(run, stats["weights"], results, settings)
+        figures = draw(found, run.folder / "figures", tokenizer, [this, *others], heads, formats)
+        found = replace(found, tables=tables, figures=figures)
         run.finish()
     return found
 

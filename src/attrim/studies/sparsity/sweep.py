@@ -26,6 +26,7 @@ METHODS_OF_THE_PAPER = (
     LOG_PRUNED,
     "binarization",
 )
+FITTED = (("lloyd-max", None), ("calibrated-linear", 8))  # to compare with, and their bits where they are given
 THRESHOLD, PRUNE, LAYER, CONTROL, MATCHED, OTHER = "threshold", "prune", "layer", "control", "random drop", "other"
 HIDDEN_THRESHOLD, HIDDEN_BITS = "hidden threshold", "hidden bits"
 OFF = "attention off"
@@ -108,16 +109,17 @@ class Sweep:
             *(self._setting(OTHER, place, *_edits(text)) for place, text in enumerate(self.edits)),
         ]
 
-    def few_bits(self) -> tuple[str, ...]:
-        """The methods that need no fitting as edits, with 3 bits (the paper's number) or else the fewest tried."""
+    def few_bits(self, histogram: Histogram) -> dict[str, Edit]:
+        """Edits by name whose rows are compared with the original ones: the methods, and those fitted to the histogram.
+
+        They have 3 bits (the paper's number) or else the fewest tried; the calibrated one has its usual 8.
+        """
         bits = 3 if 3 in self.bits or not self.bits else min(self.bits)
-        edits = []
-        for text in self.methods:
-            name, _, options = text.partition(",")
-            if METHODS[name].kind != "fitted":
-                known = [f"bits={bits}"] if "bits" in METHODS[name].options else []
-                edits.append(f"quantize:{','.join([name, *known, *([options] if options else [])])}")
-        return tuple(edits)
+        corrected = dataclasses.replace(self, as_coded=False)  # the released functions fail where little is left
+        settings = [corrected._quantise(text, text, bits, bits, histogram) for text in self.methods]
+        if all(len(record.heads) == record.site.heads for record in histogram.records.values()):
+            settings += [corrected._quantise(OTHER, name, number or bits, 0, histogram) for name, number in FITTED]
+        return {setting.name: edit for setting in settings for edit in setting.edits}
 
     def matched(self, settings: Sequence[Setting], results: dict[str, Result]) -> list[Setting]:
         """A random drop at the sparsity that each threshold turned out to have."""
