@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .bake import Bake
 from .base import Command, Outcome
 from .demo import Demo
 from .evaluate import Evaluate
@@ -20,11 +21,13 @@ COMMANDS: dict[str, type[Command]] = {
     "evaluate": Evaluate,
     "export": Export,
     "train": Train,
+    "bake": Bake,
     "sparsity": Sparsity,
 }
 
 __all__ = [
     "COMMANDS",
+    "Bake",
     "Command",
     "Demo",
     "Evaluate",
