@@ -31,6 +31,16 @@ class Cost:
     flops: int
 
 
+def longest(model: nn.Module) -> int | None:
+    """The number of tokens that all fixed matrices of a model cover; None when it has none, or when zeros follow."""
+    sizes = [
+        min(module.matrix.shape[1:])
+        for module in model.modules()
+        if isinstance(module, Constants) and module.outside == "error"
+    ]
+    return min(sizes, default=None)
+
+
 def cost(model: nn.Module, length: int = 128, example: Any = None) -> Cost:
     """Count the parameters of a model and the operations of one forward pass.
 

@@ -46,12 +46,12 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     sites = find_sites(model, example)
     plans = plan_sites(sites, edits)
     layers = plan_layers(plans, sites)
-    layers += _tellers(layers, sites)
+    everything = [*layers, *_tellers(layers, sites)]
     baked = copy.deepcopy(model)
     fold(baked, layers, plans)
-    operate(baked, layers)
+    operate(baked, everything)
     fill(baked, layers, plans)
-    baked.__class__ = baked_class(type(model), layers)
+    baked.__class__ = baked_class(type(model), everything)
     require_same(model, baked, edits, example)
     return baked
 

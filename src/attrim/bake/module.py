@@ -140,7 +140,7 @@ class Cut:
             setattr(self.module, self.row.fused, Padded(fused, sizes))
 
     def _cut_vectors(self, heads: Iterable[int]) -> None:
-        entries = torch.tensor(list(heads), dtype=torch.int64)
+        entries = torch.tensor(list(heads), dtype=torch.int64, device="cpu")
         for name, axis in self.row.vectors:
             if hasattr(self.module, name.removesuffix("?")):
                 take_entries(self.module, name.removesuffix("?"), entries, axis)

@@ -27,12 +27,13 @@ class Bake(OnModel):
     """Folder to write the new model to."""
     kind: str = "saved"
     """Which head the model is loaded with: saved (the one it was saved with), auto, sequence-classification, ..."""
-    length: int = 128
-    """Number of tokens of the text whose operations are counted."""
+    length: int | None = None
+    """Number of tokens of the text whose operations are counted (default: 128, or as many as the constants cover)."""
 
     def run(self) -> Outcome:
         """Load, bake, save, and count what it costs before and after."""
         from ..bake import bake, cost
+        from ..bake.costs import longest
         from ..errors import ArtefactError
         from ..loading import quiet, saved_kind
         from ..studies.settings import parse_settings
@@ -50,10 +51,11 @@ class Bake(OnModel):
             self.load_tokenizer().save_pretrained(self.output)
         except ArtefactError:
             notes.append("The model came without a tokenizer, so none is saved.")
-        before, after = cost(model, self.length), cost(baked, self.length)
+        length = self.length or min(128, longest(baked) or 128)
+        before, after = cost(model, length), cost(baked, length)
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
-        data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": self.length}
-        return Outcome(data | counts, [_table(before, after, f"{self.model}, baked, {self.length} tokens"), *notes])
+        data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": length}
+        return Outcome(data | counts, [_table(before, after, f"{self.model}, baked, {length} tokens"), *notes])
 
 
 def _table(before: Cost, after: Cost, title: str) -> Table:
