@@ -40,7 +40,7 @@ EDITS = {
     "gate-all": lambda model: [Gate(0)],
     "gate-layer": lambda model: [Gate(0, select=Select(layers=[1]))],
     "gate-half": lambda model: [Gate(torch.tensor([0.5, 0.0, 2.0, 1.0]))],
-    "both": lambda model: [constants(model, [0, 3]), Gate(0, select=Select(heads=[1])), Gate(0.5, select=Select(heads=[3]))],
+    "both": lambda model: [constants(model, [0, 3]), Gate(torch.tensor([1.0, 0.0, 1.0, 0.5]))],
 }  # fmt: skip
 
 
@@ -65,7 +65,9 @@ def test_baked_equals_edited(animal: Animal, name: str) -> None:
     refusals = NO_CONSTANT if name in ("constant-all", "constant-some", "both") else NO_GATE
     if animal.name in refusals:
         with pytest.raises(attrim.AttrimError, match=refusals[animal.name]):
-            attrim.bake(model, *([Gate(0, select=Select(heads=[1]))] if animal.name == "torch_encoder" else EDITS[name](model)))
+            attrim.bake(
+                model, *([Gate(0, select=Select(heads=[1]))] if animal.name == "torch_encoder" else EDITS[name](model))
+            )
         return
     edits = EDITS[name](model)
     before = {key: value.clone() for key, value in model.state_dict().items()}

@@ -19,7 +19,18 @@ TEXT = "A few words to measure.\nAnother line, which is longer than the first on
 def averages(tmp_path: Path) -> Path:
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    words = ["measure", "tiny-bert", "--task", "text", "--data", str(text), "--stats", "mean", "--output", str(tmp_path / "mean")]
+    words = [
+        "measure",
+        "tiny-bert",
+        "--task",
+        "text",
+        "--data",
+        str(text),
+        "--stats",
+        "mean",
+        "--output",
+        str(tmp_path / "mean"),
+    ]
     assert main([*words, "--quiet"]) == 0
     return tmp_path / "mean"
 
@@ -41,13 +52,22 @@ def test_bake_and_use(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert str(folder) in shown.replace("\n", "")
 
 
-def test_evaluate_a_model_without_any_attention_left(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_a_model_without_any_attention_left(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "smaller"
     assert main(["bake", "tiny-bert", "--edit", f"constant:{averages}", "--output", str(folder), "--quiet"]) == 0
-    pages = {"data": [{"title": "t", "paragraphs": [{"context": f"A {w} is here.", "qas": [{"question": f"A {w}?"}]} for w in "abc"]}]}
+    pages = {
+        "data": [
+            {
+                "title": "t",
+                "paragraphs": [{"context": f"A {w} is here.", "qas": [{"question": f"A {w}?"}]} for w in "abc"],
+            }
+        ]
+    }
     data = tmp_path / "squad.json"
     data.write_text(json.dumps(pages))
-    words = ["--task", "retrieval", "--data", str(data), "--option", "paragraphs=3", "--json"]
+    words = ["--task", "retrieval", "--data", str(data), "--option", "paragraphs=3", "--limit", "3", "--json"]
     assert main(["evaluate", "tiny-bert", *words, "--edit", f"constant:{averages}"]) == 0
     edited = json.loads(capsys.readouterr().out)["results"][f"constant:{averages}"]["metrics"]
     assert main(["evaluate", str(folder), *words]) == 0

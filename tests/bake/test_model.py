@@ -22,7 +22,20 @@ from zoo import ZOO, Animal, batch
 
 POSITIONS = 40
 ANIMALS = {animal.name: animal for animal in ZOO}
-SAVED = ("bert", "albert", "modernbert", "deberta", "gpt2", "llama", "gpt_oss", "bart", "t5", "lxmert", "bloom", "xlnet")
+SAVED = (
+    "bert",
+    "albert",
+    "modernbert",
+    "deberta",
+    "gpt2",
+    "llama",
+    "gpt_oss",
+    "bart",
+    "t5",
+    "lxmert",
+    "bloom",
+    "xlnet",
+)
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -70,7 +83,7 @@ def test_stock_loading_fails_loudly(tmp_path: Path) -> None:
 
 
 def test_load_model_knows_baked_folders(tmp_path: Path) -> None:
-    model, baked = baked_of("bert")
+    _, baked = baked_of("bert")
     baked.save_pretrained(tmp_path)
     inputs = batch(ANIMALS["bert"], (7, 4))
     with torch.no_grad():
@@ -93,8 +106,14 @@ def test_load_model_knows_baked_folders(tmp_path: Path) -> None:
         (lambda text: json.dumps(json.loads(text) | {"class": "Nothing"}), "does not have"),
         (lambda text: json.dumps(json.loads(text) | {"module": "os", "class": "system"}), "does not have"),
         (lambda text: text.replace("layer.1.", "layer.7."), "no attention module"),
-        (lambda text: json.dumps(json.loads(text, object_hook=lambda o: o | {"kept": [9]} if "kept" in o else o)), "fit"),
-        (lambda text: json.dumps(json.loads(text, object_hook=lambda o: o | {"kept": [1]} if "kept" in o else o)), "could"),
+        (
+            lambda text: json.dumps(json.loads(text, object_hook=lambda o: o | {"kept": [9]} if "kept" in o else o)),
+            "fit",
+        ),
+        (
+            lambda text: json.dumps(json.loads(text, object_hook=lambda o: o | {"kept": [1]} if "kept" in o else o)),
+            "could",
+        ),
         (lambda text: json.dumps(json.loads(text) | {"layers": []}), "could not be loaded"),
     ],
 )

@@ -73,8 +73,8 @@ class Baked(nn.Module):
         place = self.count % len(self.layer.sites)
         self.count = place + 1
         weights = None
-        parts = []
         kept = len(self.layer.kept)
+        heads = kept + len(self.layer.constant)
         if self.calls or self.tells:
             shape = query.shape[-2], key.shape[-2]
             site = self.layer.sites[place]
@@ -84,14 +84,20 @@ class Baked(nn.Module):
             if bias is not None and bias.shape[1] not in (1, kept):
                 arguments["position_bias"] = _take(bias, self.layer.kept)
             keys, values = _take(key, self.keys), _take(value, self.kept_values)
-            output, weights = function(module, query[:, :kept], keys, values, attention_mask, **arguments)
-            parts.append(output)
-        if self.calls:
-            dropout = float(arguments.get("dropout") or 0.0)
-            parts.append(self.calls[place](_take(value, self.constant_values), reading, dropout))
-        if not parts:
+            attending, weights = function(module, query[:, :kept], keys, values, attention_mask, **arguments)
+            if not self.calls:
+                return attending, weights
+        if not heads:
             return query.new_zeros(query.shape[0], query.shape[2], 0, query.shape[3]), None
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2), weights
+        constants, dropout = self.calls[place], float(arguments.get("dropout") or 0.0)
+        value = _take(value, self.constant_values)
+        if torch.is_grad_enabled() or not kept:
+            output = constants(value, reading, dropout)
+            return torch.cat([attending, output], dim=2) if kept else output, weights
+        output = value.new_empty(query.shape[0], query.shape[2], heads, value.shape[3])
+        output[:, :, :kept] = attending
+        constants(value, reading, dropout, output[:, :, kept:])
+        return output, weights
 
 
 def _take(tensor: Tensor, entries: tuple[int, ...]) -> Tensor:

@@ -13,7 +13,9 @@ from ..sites import interface
 from .plan import Layer
 from .surgery import find, operate, switch
 
-STORE = Artefact("baked", source="the folder that a baked model's save_pretrained wrote", remedy="bake and save it again")
+STORE = Artefact(
+    "baked", source="the folder that a baked model's save_pretrained wrote", remedy="bake and save it again"
+)
 
 
 class BakedModel:

@@ -13,7 +13,16 @@ from ..sites.calls import Stream
 from ..sites.table import Facts
 from .attention import Baked
 from .cut import (
-    Padded, Zeros, as_linear, checked, count_rows, rows_of, scale_columns, take_columns, take_entries, take_rows,
+    Padded,
+    Zeros,
+    as_linear,
+    checked,
+    count_rows,
+    rows_of,
+    scale_columns,
+    take_columns,
+    take_entries,
+    take_rows,
 )  # fmt: skip
 from .plan import Layer
 from .private import Beside, WithBias, WithConstants, mixed
@@ -53,7 +62,7 @@ class Cut:
             kept_values = [value_heads.index(head) for head in shared]  # type: ignore[assignment]
             constant_values = [value_heads.index(head // group) for head in constant]  # type: ignore[assignment]
             if not regular:
-                self.module.num_key_value_groups = 1
+                setattr(self.module, "num_key_value_groups", 1)  # keys and values come repeated  # noqa: B010
         self._cut_rows(list(kept), list(kept) if group == 1 else key_heads, value_heads)
         self._cut_vectors(kept)
         if kept or constant or isinstance(self.output, nn.Linear):
@@ -72,8 +81,8 @@ class Cut:
         kept, constant = list(self.layer.kept), self.layer.constant
         if constant and not self.row.states:
             raise SiteError(
-                f"Constant heads of {self.layer.path} ({type(self.module).__name__}) cannot be baked: its softmax and its "
-                "output projection are in one piece of code; bake Gate(0) there, or edit without baking."
+                f"Constant heads of {self.layer.path} ({type(self.module).__name__}) cannot be baked: its softmax and "
+                "its output projection are in one piece of code; bake Gate(0) there, or edit without baking."
             )
         columns = [*kept, *constant]
         if not columns:
@@ -94,10 +103,10 @@ class Cut:
             nn.init.zeros_(getattr(self.module, self.row.output))
         if beside is not None:
             self.module.attrim_baked = Beside(self.layer, beside, self.row, known, streams)
-            self.module.__class__ = mixed(WithConstants, type(self.module))
+            self.module.__class__ = mixed(WithConstants, type(self.module))  # type: ignore[arg-type]
         elif self.row.bias:
             self.module.attrim_bias = self.row.bias, self.layer.heads, tuple(kept)  # type: ignore[assignment]
-            self.module.__class__ = mixed(WithBias, type(self.module))
+            self.module.__class__ = mixed(WithBias, type(self.module))  # type: ignore[arg-type]
 
     def _projection(self, name: str) -> Any:
         weights = getattr(self.module, name)

@@ -136,7 +136,7 @@ def plan_layers(plans: dict[Site, SitePlan], sites: Sequence[Site]) -> list[Laye
         constant = tuple(sorted(first.matrices.keys() - first.gone))
         kept = tuple(head for head in range(first.site.heads) if head not in first.gone and head not in constant)
         shapes = tuple((*matrices_of(plans[site], constant).shape,) for site in served) if constant else ()
-        layers.append(Layer(path, served, kept, constant, shapes, first.outside))  # type: ignore[arg-type]
+        layers.append(Layer(path, served, kept, constant, shapes, first.outside))
     return layers
 
 
@@ -150,4 +150,3 @@ def matrices_of(plan: SitePlan, heads: Sequence[int]) -> Tensor:
     if all(matrix is matrices[0] or torch.equal(matrix, matrices[0]) for matrix in matrices):
         matrices = matrices[:1]
     return torch.stack(matrices).float()
-

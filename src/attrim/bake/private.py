@@ -26,9 +26,7 @@ class Beside(nn.Module):
     value : the projection to the values of the constant heads.
     """
 
-    def __init__(
-        self, layer: Layer, value: nn.Linear, row: Row, facts: Facts, streams: dict[str, Stream]
-    ) -> None:
+    def __init__(self, layer: Layer, value: nn.Linear, row: Row, facts: Facts, streams: dict[str, Stream]) -> None:
         super().__init__()
         self.layer, self.row, self.facts, self.streams = layer, row, facts, streams
         self.value = value
@@ -86,7 +84,7 @@ class WithBias:
 
 
 @functools.cache
-def mixed(mixin: type, stock: type) -> type:
+def mixed(mixin: type, stock: Any) -> Any:
     """The class of an attention module with one of the above mixed in, under its own name."""
     return type(stock.__name__, (mixin, stock), {"__module__": stock.__module__})
 

@@ -24,15 +24,18 @@ class Reading:
     Attributes
     ----------
     call : the call, as edits see it.
-    plain : every example starts at position 0, and its cells are those of ``pattern`` whose key is in ``keys``.
+    plain : every text starts at position 0, and its cells are those of ``pattern`` whose key is in ``keys``.
     pattern : bool ``[Q, K]``, the same tensor whenever the pattern is the same; None when every cell is allowed.
     keys : bool ``[B, K]``, the real keys; None when all are.
+    shift : int64 ``[B, K]``, with padding on the left: where each position of the text stands, the padding last.
+        Pattern and keys are about the shifted text.
     """
 
     call: Call
     plain: bool
     pattern: Tensor | None
     keys: Tensor | None
+    shift: Tensor | None
 
 
 def read(
@@ -54,6 +57,7 @@ def read(
     causal : without a mask, query i may attend to keys up to i.
     """
     offsets = getattr(mask, "attrim_offsets", None)
+    allowed: Tensor | None
     if mask is None:
         allowed = _blank(*shape, causal, device)
         if causal:
@@ -62,13 +66,14 @@ def read(
         allowed = getattr(mask, "attrim_allowed", None)
         if allowed is None or allowed.shape[-2:] != shape:
             allowed = mask.attrim_allowed = allowed_by(mask, shape, device)  # type: ignore[attr-defined]
+    assert allowed is not None
     call = make_call(site, facts, allowed, streams, offsets)
+    if call.position or call.key_position or call.query_lead is not call.key_lead:
+        return Reading(call, False, None, None, None)
     factors = getattr(allowed, "attrim_factors", None)
     if factors is None:
-        factors = allowed.attrim_factors = _factors(allowed)  # type: ignore[attr-defined]
-    apart, pattern, keys = factors
-    start = call.position == 0 and call.key_position == 0 and call.query_lead is None and call.key_lead is None
-    return Reading(call, apart and start, pattern, keys)
+        factors = allowed.attrim_factors = _factors(allowed, call.key_lead)  # type: ignore[union-attr]
+    return Reading(call, *factors)
 
 
 @functools.lru_cache(maxsize=8)
@@ -79,11 +84,16 @@ def _blank(queries: int, keys: int, causal: bool, device: torch.device) -> Tenso
         return cells.tril() if causal else cells
 
 
-def _factors(allowed: Tensor) -> tuple[bool, Tensor | None, Tensor | None]:
-    """Whether allowed cells ``[B|1, H|1, Q, K]`` are a pattern times real keys, and these two."""
-    if allowed.shape[1] > 1:
-        return False, None, None
+def _factors(allowed: Tensor, lead: Tensor | None) -> tuple[bool, Tensor | None, Tensor | None, Tensor | None]:
+    """Whether allowed cells ``[B|1, H|1, Q, K]`` are a pattern times real keys, these two, and the shift."""
     cells = allowed[:, 0]
+    shift = None
+    if allowed.shape[1] > 1 or (lead is not None and cells.shape[-2] != cells.shape[-1]):
+        return False, None, None, None
+    if lead is not None:
+        size = cells.shape[-1]
+        shift = (torch.arange(size, device=cells.device) + lead[:, None]) % size
+        cells = cells.take_along_dim(shift[:, :, None], 1).take_along_dim(shift[:, None, :], 2)
     queries, keys = cells.shape[-2:]
     real = cells.any(-2)
     # A query that may attend to nothing is padding: whatever it gets is as good.
@@ -93,8 +103,8 @@ def _factors(allowed: Tensor) -> tuple[bool, Tensor | None, Tensor | None]:
     for pattern in (None, tail.tril(), cells.any(0)):
         expected = real[:, None, :] if pattern is None else pattern & real[:, None, :]
         if bool(((cells == expected) | idle).all()):
-            return True, pattern if pattern is None else _known(pattern), everything
-    return False, None, None
+            return True, pattern if pattern is None else _known(pattern), everything, shift
+    return False, None, None, None
 
 
 def _known(pattern: Tensor) -> Tensor:

@@ -26,7 +26,9 @@ def operate(model: Any, layers: Iterable[Layer]) -> None:
     layers = list(layers)
     known = facts(getattr(model.config, "model_type", None))
     streams: dict[str, Stream] = {}
-    crossed = {site.streams[0] for layer in layers if layer.constant for site in layer.sites if len(set(site.streams)) > 1}
+    crossed = {
+        site.streams[0] for layer in layers if layer.constant for site in layer.sites if len(set(site.streams)) > 1
+    }
     special = False
     for layer in layers:
         module = find(model, layer.path)
@@ -44,7 +46,8 @@ def operate(model: Any, layers: Iterable[Layer]) -> None:
 
 def switch(config: Any, underneath: str | None) -> None:
     """Let a configuration choose the attention of baked models, with SDPA or eager attention underneath."""
-    name = {None: "eager", **{ours: base for base, ours in interface.BAKED.items()}}.get(underneath, underneath)
+    names: dict[str | None, str] = {None: "eager"} | {ours: base for base, ours in interface.BAKED.items()}
+    name = names.get(underneath, underneath)
     if name not in interface.BAKED:
         raise SiteError(
             f"A baked model runs on sdpa or eager attention, not on {underneath!r}; call "
@@ -61,7 +64,9 @@ def find(model: Any, path: str) -> nn.Module:
             return model.get_submodule(name)
         except AttributeError:
             continue
-    raise ArtefactError(f"{type(model).__name__} has no attention module {path!r}; the baked model is of another class.")
+    raise ArtefactError(
+        f"{type(model).__name__} has no attention module {path!r}; the baked model is of another class."
+    )
 
 
 def fill(model: Any, layers: Iterable[Layer], plans: Mapping[Site, SitePlan]) -> None:

@@ -7,7 +7,7 @@ chance is found out by the comparison that ends every bake.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import nn
@@ -29,7 +29,7 @@ class Row:
     output : the projection whose columns are heads.
     query, key, value : projections, or bias vectors, whose rows are heads.
     fused : one projection with the rows of all three.
-    layout : fused rows are all queries, all keys, all values (``parts``), or query, key, value of each head (``heads``).
+    layout : fused rows are all queries, all keys, all values (``parts``), or those of one head together (``heads``).
     split : attribute with the sizes of the parts, when the module can take parts that differ.
     without : attributes that modules of this family do not have.
     vectors : parameters with one entry for each head, and the axis of the heads.
@@ -88,7 +88,8 @@ def row_of(module: nn.Module, site: Site) -> Row:
 
 
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
-_BERT = {"query": ("query",), "key": ("key",), "value": ("value",), "output": "../output.dense"}
+_SEPARATE = Row("interface", "../output.dense", ("query",), ("key",), ("value",))
+_PROJ = Row("interface", "o_proj", ("q_proj",), ("k_proj",), ("v_proj",))
 
 ROWS: dict[str, Row] = {
     # One fused projection, query, key and value of each head together, with biases of its own.
@@ -102,18 +103,20 @@ ROWS: dict[str, Row] = {
         value=("value_proj",), counts=_COUNTS, sizes=("all_head_size",), states="hidden_states", weights_follow=True,
         real_is_one=True,
     ),
-    "lxmert": Row("softmax", counts=_COUNTS, sizes=("head_size",), states="context", **_BERT),
-    "visual-bert": Row("softmax", counts=_COUNTS, sizes=("all_head_size",), states="hidden_states", **_BERT),
-    "albert": Row("interface", "dense", query=("query",), key=("key",), value=("value",)),
-    "bert": Row("interface", **_BERT),
-    "distilbert": Row("interface", "out_lin", query=("q_lin",), key=("k_lin",), value=("v_lin",)),
-    "llama": Row("interface", "o_proj", query=("q_proj",), key=("k_proj",), value=("v_proj",), vectors=(("sinks?", 0),)),
-    "fsmt": Row(
-        "softmax", "out_proj", query=("q_proj",), key=("k_proj",), value=("v_proj",),
+    "lxmert": replace(_SEPARATE, route="softmax", counts=_COUNTS, sizes=("head_size",), states="context"),
+    "visual-bert": replace(
+        _SEPARATE, route="softmax", counts=_COUNTS, sizes=("all_head_size",), states="hidden_states"
+    ),
+    "albert": replace(_SEPARATE, output="dense"),
+    "bert": _SEPARATE,
+    "distilbert": Row("interface", "out_lin", ("q_lin",), ("k_lin",), ("v_lin",)),
+    "llama": replace(_PROJ, vectors=(("sinks?", 0),)),
+    "fsmt": replace(
+        _PROJ, route="softmax", output="out_proj",
         refusal="its code takes the joined heads to be as wide as the hidden states",
     ),
-    "bart": Row("interface", "out_proj", query=("q_proj",), key=("k_proj",), value=("v_proj",)),
-    "t5": Row("interface", "o", query=("q",), key=("k",), value=("v",), indexed=True),
+    "bart": replace(_PROJ, output="out_proj"),
+    "t5": Row("interface", "o", ("q",), ("k",), ("v",), indexed=True),
     "gpt2": Row("interface", "c_proj", fused="c_attn", split="split_size", without=("q_attn",)),
     "modernbert": Row("interface", "Wo", fused="Wqkv"),
     "mpt": Row("softmax", "out_proj", fused="Wqkv", counts=_COUNTS, bias="position_bias"),
