@@ -75,11 +75,23 @@ def test_every_head_constant_is_saved_and_loaded(tmp_path: Path) -> None:
             assert torch.equal(output_of(baked(**inputs)), output_of(attrim.load(tmp_path / name)(**inputs)))
 
 
-def test_stock_loading_fails_loudly(tmp_path: Path) -> None:
-    _, baked = baked_of("bert")
+@pytest.mark.parametrize("edit", [Constant(noise(1, 40, 40)), Gate(0), Gate(0, select=Select(heads=[1]))])
+@pytest.mark.parametrize("name", ["bert", "deberta", "deberta_v2", "gpt2", "llama", "t5"])
+def test_stock_loading_fails_loudly(name: str, edit: Edit, tmp_path: Path) -> None:
+    """It must neither make up random weights for those that are gone nor leave out the matrices in silence."""
+    model, baked = baked_of(name, edit)
     baked.save_pretrained(tmp_path)
     with pytest.raises(RuntimeError, match="mismatch"):
-        AutoModelForSequenceClassification.from_pretrained(tmp_path)
+        type(model).from_pretrained(tmp_path)
+
+
+def test_factors_alone_leave_a_stock_model(tmp_path: Path) -> None:
+    _, baked = baked_of("bert", Gate(torch.tensor([1.0, 0.5, 0.25, 2.0])))
+    baked.save_pretrained(tmp_path)
+    inputs = batch(ANIMALS["bert"], (7, 4))
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(stock(**inputs).logits, baked(**inputs).logits)
 
 
 def test_load_model_knows_baked_folders(tmp_path: Path) -> None:

@@ -14,11 +14,14 @@ from ..errors import SiteError
 class Zeros(nn.Module):
     """A projection that is gone: zeros ``[..., size]`` without computing them from anything.
 
-    A cache counts its tokens by its keys, so a module without any key keeps one head of zeros.
+    A cache counts its tokens by its keys, so a module without any key keeps one head of zeros. The empty weights are
+    saved with the model, so that the stock class refuses them instead of making up random ones.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, projection: nn.Module, size: int) -> None:
         super().__init__()
+        take_rows(projection, rows_of([], 1))
+        self.weight, self.bias = projection.weight, projection.bias
         self.size = size
 
     def forward(self, hidden: Tensor) -> Tensor:

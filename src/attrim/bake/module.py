@@ -89,12 +89,9 @@ class Cut:
             # The code cannot do without any head; one whose output counts for nothing stays.
             kept = columns = [0]
         beside = self._values(list(constant)) if constant else None
-        if kept:
-            self._cut_rows(kept, kept, kept)
-            self._cut_vectors(kept)
-            self._count(len(kept))
-        else:
-            self._drop_own()
+        self._cut_rows(kept, kept, kept)
+        self._cut_vectors(kept)
+        self._count(len(kept))
         if isinstance(self.output, nn.Module):
             take_columns(self.output, rows_of(columns, self.size))
             if not self.layer.kept and not constant:
@@ -128,7 +125,7 @@ class Cut:
                 if isinstance(weights, Tensor):
                     take_entries(self.module, name, rows, 0)
                 elif len(rows) == 0 and names is not self.row.value:
-                    setattr(self.module, name, Zeros(self.size if names is self.row.key else 0))
+                    setattr(self.module, name, Zeros(weights, self.size if names is self.row.key else 0))
                 else:
                     take_rows(weights, rows)
         if self.row.fused:
@@ -170,11 +167,6 @@ class Cut:
         fused = self._projection(self.row.fused)
         bias = getattr(self.module, self.row.value[0])
         return as_linear(fused.weight[self._fused_rows(2, heads).to(fused.weight.device)], bias[rows.to(bias.device)])
-
-    def _drop_own(self) -> None:
-        """Every head is constant: the module's own code never runs again, so its weights go."""
-        for name in self._named((*self.row.query, *self.row.key, *self.row.value, *filter(None, [self.row.fused]))):
-            delattr(self.module, name)
 
 
 def output_of(model: Any, module: nn.Module, row: Row) -> Any:
