@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from ._lazy import make_lazy
 
 if TYPE_CHECKING:
+    from .bake import bake as bake
+    from .bake import load as load
     from .edits import *  # noqa: F403
     from .errors import AttrimError as AttrimError
     from .evaluate import evaluate as evaluate
@@ -31,8 +33,10 @@ make_lazy(
         "AttrimError": "errors",
         "Select": "select",
         "Site": "select",
+        "bake": "bake",
         "edit": "sites",
         "evaluate": "evaluate",
+        "load": "bake",
         "load_model": "loading",
         "load_tokenizer": "loading",
         "measure": "measure",

@@ -12,6 +12,7 @@ import transformers
 from torch import nn
 
 from . import sources, tiny
+from .bake.model import loadable
 from .errors import ArtefactError, UnknownName
 from .sources import first_line, one_sentence
 
@@ -63,11 +64,33 @@ def load_model(
         else:
             source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
             sources.need_safetensors(source)
-            model, report = model_class.from_pretrained(
+            model, report = loadable(source, model_class).from_pretrained(
                 source, use_safetensors=True, output_loading_info=True, dtype=number_type, **options, **labels
             )
             _check_report(str(name), kind, model, report, new_head)
         return model.to(place, number_type).eval()
+
+
+def saved_kind(
+    name: str | Path,
+    *,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+    local_files_only: bool = False,
+    trust_remote_code: bool = False,
+) -> str:
+    """Which of ``KINDS`` a model was saved as; ``auto`` when it does not say, or is none of them."""
+    if str(name) in tiny.TINY:
+        return "auto"
+    with one_sentence(f"The configuration of {str(name)!r} could not be read"), quiet():
+        source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+    saved = set(config.architectures or ())
+    for kind, automatic in KINDS.items():
+        mapping = getattr(transformers, automatic)._model_mapping
+        if type(config) in mapping and getattr(mapping[type(config)], "__name__", None) in saved:
+            return kind
+    return "auto"
 
 
 def load_tokenizer(

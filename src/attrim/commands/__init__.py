@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .bake import Bake
 from .base import Command, Outcome
 from .constant import Constant
 from .demo import Demo
@@ -21,12 +22,14 @@ COMMANDS: dict[str, type[Command]] = {
     "evaluate": Evaluate,
     "export": Export,
     "train": Train,
+    "bake": Bake,
     "sparsity": Sparsity,
     "constant": Constant,
 }
 
 __all__ = [
     "COMMANDS",
+    "Bake",
     "Command",
     "Constant",
     "Demo",

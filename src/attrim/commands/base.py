@@ -83,9 +83,15 @@ class OnModel(Command):
     def model_options(self) -> dict[str, Any]:
         """How to load the model, as :func:`attrim.load_model` takes it."""
         return {
-            "revision": self.revision,
             "device": self.device,
             "dtype": self.dtype,
+            **self.source_options(),
+        }
+
+    def source_options(self) -> dict[str, Any]:
+        """Where to look for the model."""
+        return {
+            "revision": self.revision,
             "local_files_only": self.local_files_only,
             "trust_remote_code": self.trust_remote_code,
         }
@@ -94,12 +100,7 @@ class OnModel(Command):
         """Load the tokenizer of the model."""
         from ..loading import load_tokenizer
 
-        return load_tokenizer(
-            self.model,
-            revision=self.revision,
-            local_files_only=self.local_files_only,
-            trust_remote_code=self.trust_remote_code,
-        )
+        return load_tokenizer(self.model, **self.source_options())
 
     def select(self) -> Select:
         """The heads that the ``select_`` fields choose."""

@@ -78,15 +78,20 @@ class Constant(Edit):
 
     def edit_weights(self, weights: Tensor, call: Call) -> Tensor:
         """The constant weights ``[B, H, Q, K]`` for the inputs of this call."""
-        matrix = at_heads(at_site(self.matrix, call.site, "matrix"), call, 0, "matrix")
+        matrix = self.matrices(call)
         if not self.train_constants:
             matrix = matrix.detach()
         matrix = matrix.to(weights.device, precise(matrix.dtype))
-        require_filled(matrix, call)
         if self.outside == "error":
             require_covered((matrix.shape[1], matrix.shape[2]), call)
         cells = gather(matrix, call.query_slots(), call.key_slots())
         return constant(cells, call.valid).to(weights.dtype).expand_as(weights)
+
+    def matrices(self, call: Call) -> Tensor:
+        """The given matrices ``[H|1, N, M]`` for the heads of the call."""
+        matrix = at_heads(at_site(self.matrix, call.site, "matrix"), call, 0, "matrix")
+        require_filled(matrix, call)
+        return matrix
 
 
 def require_filled(matrix: Tensor, call: Call) -> None:

@@ -20,6 +20,16 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that models on the interface route call."""
+    baked = getattr(module, "attrim_baked", None)
+    if baked is None:
+        return _attend(module, query, key, value, attention_mask, **arguments)
+    # Heads that are constant for good are no site any more; the others are edited and watched as ever.
+    return baked.attend(_attend, module, query, key, value, attention_mask, **arguments)
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> tuple[Tensor, Tensor | None]:
     dry = recorded(module, query, key, value, attention_mask, **arguments)
     if dry is not None:
         return dry
@@ -32,7 +42,7 @@ def attend(
         call = firing.call(allowed, offsets=offsets, query=query, key=key, value=value)
     if firing.idle:
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
-        if install.before(module.config) == "sdpa":
+        if install.before(module.config) in ("sdpa", interface.BAKED["sdpa"]):
             from transformers.integrations.sdpa_attention import sdpa_attention_forward as eager
         return eager(module, query, key, value, mask, **arguments)
     plan = firing.plan

@@ -86,7 +86,7 @@ def _plans(sites: Sequence[Site], edits: list[Edit], stats: list[Stat], select: 
         for site, heads in own.resolve(sites).items():
             plans[site] = plans.get(site, Plan()) + Plan(edits=[(item, heads)])
     for stat in stats:
-        for site, heads in select.resolve(sites).items():
+        for site, heads in (select.resolve(sites) if sites else {}).items():
             plans[site] = plans.get(site, Plan()) + Plan(stats=[(stat, heads)])
     return plans
 

@@ -176,7 +176,8 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
                 f"The scores of {names.get(id(event.module), '?')} have the {event.route}, which does not show "
                 f"{event.heads} heads; this architecture is not reachable yet."
             )
-    if not reached:
+    # A baked model may have no head left that attends.
+    if not reached and not any(hasattr(module, "attrim_baked") for module in model.modules()):
         raise SiteError(
             f"No attention was seen in {type(model).__name__}: it neither calls the attention interface nor takes a "
             "softmax over keys that multiplies values; if it does on other inputs, pass example=."

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .calls import allowed_by
 
 NAME = "attrim"  # must not contain "flash", "sdpa" or "flex_attention", which transformers looks for in names
+BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
 _STANDARD = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
 
 

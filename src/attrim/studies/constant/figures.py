@@ -50,7 +50,7 @@ def _every(
 
 def curves(rows: Sequence[Row], total: int) -> dict[str, dict[int, Sequence[float]]]:
     """A curve for each family and order; each has the baseline, and all heads, where the order does not matter."""
-    baseline: dict[int, Sequence[float]] = {0: row.scores for row in rows if not row.setting.heads}
+    baseline: dict[int, Sequence[float]] = {0: rows[0].scores}
     last = {row.setting.family: row.scores for row in rows if len(row.setting.heads) == total}
     found: dict[tuple[str, str], dict[int, Sequence[float]]] = defaultdict(dict)
     for row in rows:

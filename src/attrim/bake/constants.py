@@ -1,0 +1,164 @@
+"""Heads that follow one fixed matrix each (PAPA, Hassid et al. 2022, https://arxiv.org/abs/2211.03495)."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..edits.constant import Outside, constant
+from ..edits.rows import FLOOR, precise
+from ..grid import gather, require_covered
+from .reading import Reading
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """The matrices for texts of one size, ready to multiply.
+
+    Attributes
+    ----------
+    matrix : ``[C|1, Q, K]``; a view of the stored one where that has nothing outside of the pattern.
+    magnitude : the same without signs (the same tensor where there are none).
+    scale : ``[1, Q, C|1, 1]``, one over the sum of each row's magnitudes.
+    """
+
+    source: Tensor
+    version: int
+    pattern: Tensor | None
+    matrix: Tensor
+    magnitude: Tensor
+    scale: Tensor
+
+
+class Constants(nn.Module):
+    """Fixed matrices as a buffer, and their product with values.
+
+    The normalised weights are never formed: with real keys m, ``C @ (m * V) / (|C| @ m)`` is the same.
+
+    Parameters
+    ----------
+    shape : of the matrices, ``[C, N, M]``, or ``[1, N, M]`` when all heads share one.
+    outside : what a text longer than the matrices gives.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, shape: tuple[int, int, int], outside: Outside) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.zeros(shape))
+        self.outside = outside
+        self._crop: Crop | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_crop": None}
+
+    def forward(self, value: Tensor, reading: Reading, dropout: float = 0.0, out: Tensor | None = None) -> Tensor:
+        """Values ``[B, C, K, D]`` to the outputs ``[B, Q, C, D]`` of the heads, written to ``out`` if it is given."""
+        queries, keys = reading.call.allowed.shape[-2:]
+        inside = queries <= self.matrix.shape[1] and keys <= self.matrix.shape[2]
+        if reading.plain and inside and dropout == 0.0:
+            output = self._product(value, reading, out)
+        else:
+            if queries > 1 and not reading.plain:
+                _say_slow(reading.call.site.name)
+            output = self._gathered(value, reading, dropout)
+        return output if out is None or output is out else out.copy_(output)
+
+    def _gathered(self, value: Tensor, reading: Reading, dropout: float) -> Tensor:
+        """Any mask, any positions: what the edit does."""
+        call = reading.call
+        matrix = self.matrix.to(precise(self.matrix.dtype))
+        if self.outside == "error":
+            require_covered((matrix.shape[1], matrix.shape[2]), call)
+        weights = constant(gather(matrix, call.query_slots(), call.key_slots()), call.valid).to(value.dtype)
+        weights = weights.expand(*value.shape[:2], -1, -1)
+        return (functional.dropout(weights, dropout, training=True) @ value).transpose(1, 2)
+
+    def _product(self, value: Tensor, reading: Reading, out: Tensor | None) -> Tensor:
+        """Structure and padding only."""
+        shift, keys = reading.shift, reading.keys
+        queries, length = reading.call.allowed.shape[-2:]
+        crop = self._cropped(queries, length, reading.pattern, value.dtype)
+        scale = crop.scale
+        if shift is not None:
+            value = value.take_along_dim(shift[:, None, :, None], 2)
+        if keys is not None:
+            real = keys.to(value.dtype)
+            value = value * real[:, None, :, None]
+            mass = (crop.magnitude @ real.t()).to(precise(value.dtype))  # [C|1, Q, B|1]
+            scale = mass.clamp_min(FLOOR).reciprocal().permute(2, 1, 0)[..., None]
+        if torch.is_grad_enabled() and value.requires_grad:
+            output = _at_once(crop.matrix, value, scale)
+        else:
+            output = _one_by_one(crop.matrix, value, scale, out if shift is None else None)
+        if shift is None:
+            return output
+        return output.take_along_dim(shift.argsort(-1)[:, :, None, None], 1)
+
+    def _cropped(self, queries: int, keys: int, pattern: Tensor | None, dtype: torch.dtype) -> Crop:
+        """The crop for one size and pattern; the last one is kept, for a batch is usually like the one before."""
+        crop = self._crop
+        if (
+            crop is None
+            or crop.source is not self.matrix
+            or crop.version != _version(self.matrix)
+            or crop.pattern is not pattern
+            or crop.matrix.shape[1:] != (queries, keys)
+            or crop.matrix.dtype != dtype
+        ):
+            with torch.inference_mode(False), torch.no_grad():
+                crop = self._crop = _crop(self.matrix, queries, keys, pattern, dtype)
+        return crop
+
+
+def _crop(source: Tensor, queries: int, keys: int, pattern: Tensor | None, dtype: torch.dtype) -> Crop:
+    matrix = source[:, :queries, :keys]
+    if pattern is not None and bool((matrix.ne(0) & ~pattern).any()):
+        matrix = matrix.masked_fill(~pattern, 0.0)
+    matrix = matrix.to(dtype)
+    magnitude = matrix.abs() if bool((matrix < 0).any()) else matrix
+    mass = magnitude.sum(-1, dtype=precise(dtype)).clamp_min(FLOOR)
+    return Crop(source, _version(source), pattern, matrix, magnitude, mass.reciprocal().t()[None, :, :, None])
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor was changed in place (loading weights does that)."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _at_once(matrix: Tensor, value: Tensor, scale: Tensor) -> Tensor:
+    """Matrices ``[C|1, Q, K]`` times values ``[B, C, K, D]`` times ``scale``, as ``[B, Q, C, D]``, with gradients."""
+    batch, heads, keys, size = value.shape
+    columns = value.permute(1, 2, 0, 3).reshape(heads, keys, batch * size)
+    product = torch.bmm(matrix.expand(heads, -1, -1), columns).view(heads, -1, batch, size)
+    # The scale may be beyond half precision, the result never is.
+    return (product.permute(2, 1, 0, 3) * scale).to(value.dtype)
+
+
+def _one_by_one(matrix: Tensor, value: Tensor, scale: Tensor, out: Tensor | None) -> Tensor:
+    """The same without gradients, example by example: values are read where they are, results written once."""
+    batch, heads, _, size = value.shape
+    if out is None:
+        out = value.new_empty(batch, matrix.shape[1], heads, size)
+    matrix = matrix.expand(heads, -1, -1)
+    for example in range(batch):
+        product = torch.bmm(matrix, value[example]).transpose(0, 1)
+        torch.mul(product, scale[example if len(scale) > 1 else 0], out=out[example])
+    return out
+
+
+@functools.cache
+def _say_slow(site: str) -> None:
+    log.warning(
+        "The mask at %s is more than structure and padding, so constant heads are computed as the edit does, which can "
+        "be slower than the model was before.",
+        site,
+    )
