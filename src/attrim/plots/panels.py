@@ -64,5 +64,6 @@ def score_panels(
         if panel.smaller_is_better:
             axes.invert_yaxis()
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(3, len(handles)), handlelength=1.6)
+    columns = min(3, len(handles))
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=1.6)
     return figure
