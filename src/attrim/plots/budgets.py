@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLOURS, COLUMN, GREY, legend_columns, styled
+from .style import COLOURS, COLUMN, GREY, legend_below, styled
 
 MARKERS = "osD^vP"
 
@@ -51,7 +51,7 @@ def score_against_heads(
     axes.set_ylabel(score_label)
     axes.margins(y=0.1)
     if len(series) > 1:
-        figure.legend(loc="outside lower center", ncols=legend_columns(series), handlelength=1.6)
+        legend_below(figure, series)
     return figure
 
 

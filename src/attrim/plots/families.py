@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import COLOURS, GREY, PAGE, legend_columns, styled
+from .style import COLOURS, GREY, PAGE, styled
 
 
 @styled
@@ -42,7 +42,7 @@ def family_bars(
     axes.grid(False, axis="x")
     axes.set_ylabel(score_label)
     shown = [*labels, "none"] if baseline is not None else labels
-    columns = max(legend_columns(shown), min(len(shown), len(scores)))
+    columns = max(2, min(len(shown), len(scores)))
     figure.legend(loc="outside lower center", ncols=columns, title="constant heads", title_fontsize=7)
     return figure
 
