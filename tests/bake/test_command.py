@@ -57,6 +57,7 @@ def test_evaluate_a_model_without_any_attention_left(
 ) -> None:
     folder = tmp_path / "smaller"
     assert main(["bake", "tiny-bert", "--edit", f"constant:{averages}", "--output", str(folder), "--quiet"]) == 0
+    capsys.readouterr()
     pages = {
         "data": [
             {
