@@ -66,6 +66,16 @@ def test_saved_and_loaded_is_the_same(name: str, tmp_path: Path) -> None:
         assert torch.equal(output_of(baked(**inputs)), output_of(loaded(**inputs)))
 
 
+def test_parts_that_were_left_out_stay_out(tmp_path: Path) -> None:
+    stock = ANIMALS["bert"].build()
+    bare = type(stock.bert)(stock.config, add_pooling_layer=False).eval()
+    baked = attrim.bake(bare, *edits_for("bert"))
+    baked.save_pretrained(tmp_path)
+    loaded = attrim.load(tmp_path)
+    assert loaded.pooler is None
+    assert loaded.state_dict().keys() == baked.state_dict().keys()
+
+
 def test_every_head_constant_is_saved_and_loaded(tmp_path: Path) -> None:
     for name in ("bert", "deberta_v2", "gpt2"):
         _, baked = baked_of(name, Constant(noise(1, POSITIONS, POSITIONS)))

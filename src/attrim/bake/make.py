@@ -79,9 +79,9 @@ def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any
     from ..loading import quiet
     from ..sources import one_sentence
 
-    stock, layers = read_sidecar(folder)
+    parts = read_sidecar(folder)
     with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
-        model, report = baked_class(stock, layers).from_pretrained(  # type: ignore[attr-defined]
+        model, report = baked_class(*parts).from_pretrained(  # type: ignore[attr-defined]
             folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=dtype
         )
     if report["missing_keys"]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import nn
+
 from ..artefacts import Artefact
 from ..errors import ArtefactError
 from ..sites import interface
@@ -23,9 +25,13 @@ class BakedModel:
 
     attrim_layers: ClassVar[tuple[Layer, ...]]
     attrim_stock: ClassVar[type]
+    attrim_absent: ClassVar[tuple[str, ...]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for name in self.attrim_absent:
+            if isinstance(getattr(self, name, None), nn.Module):
+                setattr(self, name, None)
         operate(self, self.attrim_layers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -41,9 +47,10 @@ class BakedModel:
         if kwargs.get("is_main_process", True):
             stock = self.attrim_stock
             entries = [layer.to_json() for layer in self.attrim_layers]
-            STORE.save(
-                save_directory, {"module": stock.__module__, "class": stock.__name__, "layers": entries}, tensors={}
-            )
+            # Parts that an argument of the constructor left out (a pooler) are in no configuration.
+            absent = [name for name, value in vars(self).items() if value is None and not name.startswith("_")]
+            index = {"module": stock.__module__, "class": stock.__name__, "layers": entries, "absent": absent}
+            STORE.save(save_directory, index, tensors={})
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
         """Choose ``sdpa`` or ``eager`` for the heads that attend as before."""
@@ -54,9 +61,10 @@ class BakedModel:
             super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
 
-def baked_class(stock: type, layers: Iterable[Layer]) -> type:
-    """The class of a model that is cut to the given heads, under the stock class's name."""
-    fields = {"__module__": stock.__module__, "attrim_layers": tuple(layers), "attrim_stock": stock}
+def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = ()) -> type:
+    """The class of a model that is cut to the given heads and lacks some parts, under the stock class's name."""
+    fields = {"attrim_layers": tuple(layers), "attrim_stock": stock, "attrim_absent": tuple(absent)}
+    fields["__module__"] = stock.__module__
     return type(stock.__name__, (BakedModel, stock), fields)
 
 
@@ -65,15 +73,15 @@ def is_baked(folder: str | Path) -> bool:
     return (Path(folder) / STORE.index).is_file()
 
 
-def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...]]:
-    """The stock class and the layers of the baked model in a folder."""
+def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...]]:
+    """The stock class of the baked model in a folder, its layers, and the parts that it lacks."""
     index = STORE.read_index(folder)
     try:
         layers = tuple(Layer.from_json(fields) for fields in index["layers"])
-        module, name = str(index["module"]), str(index["class"])
+        module, name, absent = str(index["module"]), str(index["class"]), tuple(map(str, index["absent"]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise STORE.damaged(folder, f"{type(error).__name__}: {error}") from error
-    return _stock(folder, module, name), layers
+    return _stock(folder, module, name), layers, absent
 
 
 def _stock(folder: str | Path, module: str, name: str) -> type:
@@ -104,9 +112,9 @@ def loadable(folder: str | Path, automatic: Any) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.auto_factory import _get_model_class
 
-    stock, layers = read_sidecar(folder)
+    stock, layers, absent = read_sidecar(folder)
     config = AutoConfig.from_pretrained(folder)
     if type(config) not in automatic._model_mapping:
         raise ValueError("transformers has no such head for its architecture, so choose another kind of model")
     wanted = _get_model_class(config, automatic._model_mapping)
-    return baked_class(stock if stock is wanted else wanted, layers)
+    return baked_class(wanted, layers, absent if wanted is stock else ())
