@@ -17,7 +17,7 @@ import torch
 
 from attrim.cli import main
 from attrim.commands import Constant
-from attrim.errors import DataError, ParameterError, UnknownName
+from attrim.errors import ArtefactError, DataError, ParameterError, UnknownName
 from attrim.loading import load_model, load_tokenizer
 from attrim.measure import measure
 from attrim.runs import Run
@@ -182,6 +182,20 @@ def test_bad_input_is_one_sentence(glue: Path, capsys) -> None:
     assert "no budget of 8 heads" in capsys.readouterr().err
     assert main([*words, "--task", "text"]) == 2
     assert "metric" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model": "tiny-roberta"}, "model, weights"),
+        ({"max_length": 20}, "training"),
+        ({"layout": "papa"}, "training"),
+    ],
+)
+def test_averages_of_another_model_or_layout_are_refused_by_name(glue: Path, change, named) -> None:
+    folder = Path(command(glue, until="average").run().data["folder"])
+    with pytest.raises(ArtefactError, match=f"it differs in .*{named}"):
+        command(glue, until="average", output=folder, **change).run()
 
 
 def test_a_study_needs_a_layout(glue: Path) -> None:

@@ -22,7 +22,6 @@ _FORMAT = 1
 def features_key(backbone: nn.Module, task: Task, tokenizer: Any, edits: Sequence[Edit], dtype: str) -> str:
     """The hash of everything that the hidden states of a task's examples depend on."""
     options = {name: value for name, value in task.options().items() if name not in _IRRELEVANT}
-    vocabulary = repr(sorted(tokenizer.get_vocab().items())).encode()
     return config_hash(
         {
             "format": _FORMAT,
@@ -30,10 +29,16 @@ def features_key(backbone: nn.Module, task: Task, tokenizer: Any, edits: Sequenc
             "edits": fingerprint(edits),
             "task": options,
             "data": task.fingerprint(),
-            "tokenizer": [type(tokenizer).__name__, hashlib.sha256(vocabulary).hexdigest()],
+            "tokenizer": tokenizer_digest(tokenizer),
             "dtype": dtype,
         }
     )
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """A hash of a tokenizer's class and vocabulary."""
+    vocabulary = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
+    return hashlib.sha256(vocabulary.encode()).hexdigest()
 
 
 def weights_digest(model: nn.Module) -> str:

@@ -15,6 +15,7 @@ from torch import nn
 
 from ...errors import DataError
 from ...families import make_constants
+from ...features.key import tokenizer_digest, weights_digest
 from ...progress import track
 from ...results import Result
 from ...runs import Run
@@ -29,6 +30,8 @@ from .ordering import order_heads
 from .probing import Probing
 
 Step = Literal["average", "order", "probe"]
+# Of the recipe, what does not change any result: every seed has a setting of its own.
+_FREE = ("seed", "checkpoint_every")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +92,20 @@ def constant(
     """
     design = design or Design()
     _check(training, validation)
-    known = {"study": "constant", **(identity or {"model": type(model).__name__})}
-    known |= {"training": training.options(), "training_data": training.fingerprint()}
-    known |= {"validation": validation.options(), "validation_data": validation.fingerprint()}
-    known |= {
-        "recipe": {
-            name: value for name, value in vars(design.recipe).items() if name not in ("seed", "checkpoint_every")
-        }
+    known = {
+        "study": "constant",
+        **(identity or {"model": type(model).__name__}),
+        "weights": weights_digest(model),
+        "tokenizer": tokenizer_digest(tokenizer),
+        "training": training.options(),
+        "training_data": training.fingerprint(),
+        "validation": validation.options(),
+        "validation_data": validation.fingerprint(),
+        "recipe": {name: value for name, value in vars(design.recipe).items() if name not in _FREE},
+        "order_epochs": design.order_epochs,
+        "lambda_rate": design.lambda_rate,
+        "as_coded": design.as_coded,
     }
-    known |= {"order_epochs": design.order_epochs, "lambda_rate": design.lambda_rate, "as_coded": design.as_coded}
     metric = next(iter(training.metrics))
     with Run.open(output, known, name="constant") as run:
         averages = average(run, model, training, tokenizer, progress)
