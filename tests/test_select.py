@@ -67,3 +67,8 @@ def test_streams() -> None:
     assert Site("a", "language>vision", 0, 1).streams == ("language", "vision")
     assert Site("a", "encoder", 0, 1).streams == ("encoder", "encoder")
     assert Site("a.b#1", "vision", 0, 1, call=1).path == "a.b"
+
+
+def test_a_model_without_attention_left_is_named() -> None:
+    with pytest.raises(SelectionError, match="computes no attention"):
+        Select().resolve([])

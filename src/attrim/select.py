@@ -111,9 +111,11 @@ class Select:
     def _check(self, sites: list[Site], chosen: dict[Site, tuple[int, ...]]) -> None:
         if chosen:
             return
+        if not sites:
+            raise SelectionError("The model computes no attention: all of its heads were baked as constants or removed.")
         roles = sorted({site.role for site in sites})
         raise SelectionError(
-            f"{self} matches no head: the model has {len(sites)} sites with roles {', '.join(roles) or 'none'}; "
+            f"{self} matches no head: the model has {len(sites)} sites with roles {', '.join(roles)}; "
             "list them with 'attrim sites MODEL' or attrim.sites(model)."
         )
 
