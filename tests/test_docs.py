@@ -19,7 +19,7 @@ def _printing():
     torch.set_printoptions(profile="default")
 
 
-@pytest.mark.parametrize(("page", "examples"), [("edits.md", 9), ("quantize.md", 3)])
+@pytest.mark.parametrize(("page", "examples"), [("edits.md", 9), ("quantize.md", 3), ("bake.md", 1)])
 def test_examples(page: str, examples: int) -> None:
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", (DOCS / page).read_text(), re.DOTALL)
     assert len(blocks) >= examples
