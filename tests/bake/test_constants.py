@@ -97,6 +97,26 @@ def test_lengths_patterns_and_changes_do_not_mix() -> None:
     torch.testing.assert_close(module(value, reading), expected(matrix, value, reading), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("batch", [2, 6])
+def test_every_way_to_multiply_is_the_same(batch: int, threads: int) -> None:
+    """With and without gradients, one by one and at once, into a part of a larger output."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        module, value = layer(torch.rand(3, 12, 12)), torch.randn(batch, 3, 8, 4)
+        real = torch.arange(8) < torch.randint(1, 9, (batch, 1))
+        reading = reading_of(real[:, None, None, :], 8, 8)
+        room = torch.zeros(batch, 8, 5, 4)
+        assert module(value, reading, out=room[:, :, 2:]).data_ptr() == room[:, :, 2:].data_ptr()
+        tracked = module(value.clone().requires_grad_(), reading)
+        assert tracked.requires_grad
+        torch.testing.assert_close(room[:, :, 2:], tracked, atol=1e-5, rtol=1e-5)
+        assert torch.equal(room[:, :, :2], torch.zeros(batch, 8, 2, 4))
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_causal_average_is_used_without_a_copy() -> None:
     module = layer(torch.rand(3, 12, 12).tril())
     module(torch.randn(1, 3, 8, 4), reading_of(None, 8, 8, causal=True))

@@ -17,6 +17,10 @@ from ..grid import gather, require_covered
 from .reading import Reading
 
 log = logging.getLogger(__name__)
+FEW = 4
+"""Up to so many examples go one by one. It is the faster way (2.4 ms against 4.0 ms for 16 x 64 tokens of BERT-base),
+but each example makes all threads wait for each other twice, and on a busy machine that cost up to five times as much
+as one product for the whole batch. With one thread there is nobody to wait for."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,12 @@ class Constants(nn.Module):
             value = value * real[:, None, :, None]
             mass = (crop.magnitude @ real.t()).to(precise(value.dtype))  # [C|1, Q, B|1]
             scale = mass.clamp_min(FLOOR).reciprocal().permute(2, 1, 0)[..., None]
-        if torch.is_grad_enabled() and value.requires_grad:
-            output = _at_once(crop.matrix, value, scale)
+        gradients = torch.is_grad_enabled() and value.requires_grad
+        into = None if gradients else _room(value, queries) if out is None or shift is not None else out
+        if into is not None and (value.shape[0] <= FEW or torch.get_num_threads() == 1):
+            output = _one_by_one(crop.matrix, value, scale, into)
         else:
-            output = _one_by_one(crop.matrix, value, scale, out if shift is None else None)
+            output = _at_once(crop.matrix, value, scale, into)
         if shift is None:
             return output
         return output.take_along_dim(shift.argsort(-1)[:, :, None, None], 1)
@@ -134,25 +140,32 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _at_once(matrix: Tensor, value: Tensor, scale: Tensor) -> Tensor:
-    """Matrices ``[C|1, Q, K]`` times values ``[B, C, K, D]`` times ``scale``, as ``[B, Q, C, D]``, with gradients."""
+def _room(value: Tensor, queries: int) -> Tensor:
+    """An empty ``[B, Q, C, D]`` for the outputs of values ``[B, C, K, D]``."""
+    return value.new_empty(value.shape[0], queries, value.shape[1], value.shape[3])
+
+
+def _at_once(matrix: Tensor, value: Tensor, scale: Tensor, into: Tensor | None) -> Tensor:
+    """Matrices ``[C|1, Q, K]`` times values ``[B, C, K, D]`` times ``scale``, as ``[B, Q, C, D]``.
+
+    Parameters
+    ----------
+    into : where to write the result; None returns a new one, with gradients.
+    """
     batch, heads, keys, size = value.shape
     columns = value.permute(1, 2, 0, 3).reshape(heads, keys, batch * size)
-    product = torch.bmm(matrix.expand(heads, -1, -1), columns).view(heads, -1, batch, size)
+    product = torch.bmm(matrix.expand(heads, -1, -1), columns).view(heads, -1, batch, size).permute(2, 1, 0, 3)
     # The scale may be beyond half precision, the result never is.
-    return (product.permute(2, 1, 0, 3) * scale).to(value.dtype)
+    return (product * scale).to(value.dtype) if into is None else torch.mul(product, scale, out=into)
 
 
-def _one_by_one(matrix: Tensor, value: Tensor, scale: Tensor, out: Tensor | None) -> Tensor:
-    """The same without gradients, example by example: values are read where they are, results written once."""
-    batch, heads, _, size = value.shape
-    if out is None:
-        out = value.new_empty(batch, matrix.shape[1], heads, size)
-    matrix = matrix.expand(heads, -1, -1)
-    for example in range(batch):
+def _one_by_one(matrix: Tensor, value: Tensor, scale: Tensor, into: Tensor) -> Tensor:
+    """The same, example by example: values are read where they are, without the copy that puts them side by side."""
+    matrix = matrix.expand(value.shape[1], -1, -1)
+    for example in range(value.shape[0]):
         product = torch.bmm(matrix, value[example]).transpose(0, 1)
-        torch.mul(product, scale[example if len(scale) > 1 else 0], out=out[example])
-    return out
+        torch.mul(product, scale[example if len(scale) > 1 else 0], out=into[example])
+    return into
 
 
 @functools.cache
