@@ -75,7 +75,7 @@ class Benchmark:
             extract(self.model, task, self.tokenizer, self.edits(heads)) for task in (self.training, self.validation)
         )
         probe = make_probe(self.model, self.training)
-        train_probe(features, probe, self.training, self.recipe, validation=validation)
+        train_probe(features, probe, self.training, self.recipe, validation=(validation, self.validation))
         result = evaluate_probe(validation, probe, self.validation)
         return time.perf_counter() - started, result.metrics, result.outputs, time.process_time() - worked
 

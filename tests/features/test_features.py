@@ -61,7 +61,7 @@ def test_training_on_features_equals_training_with_the_model(tmp_path):
     features = extract(model, task, TOKENIZER, edit)
     recipe = ProbeRecipe(epochs=9, learning_rate=3e-3, batch_size=8)
     first, second = (make_probe(model, task, seed=1) for _ in range(2))
-    history = train_probe(features, first, task, recipe, validation=features)
+    history = train_probe(features, first, task, recipe, validation=(features, task))
     probed = Probed(model, second)
     rows = [row for batch in task.batches(TOKENIZER) for row in _rows(batch, task, probed)]
 
@@ -91,7 +91,9 @@ def test_tags_are_learned_from_features(tmp_path):
     features = extract(model, task, TOKENIZER)
     assert len(features.slots) == sum(len(example.texts) for example in task.examples())  # one token a word
     probe = make_probe(model, task)
-    history = train_probe(features, probe, task, ProbeRecipe(epochs=40, learning_rate=3e-3), validation=features)
+    history = train_probe(
+        features, probe, task, ProbeRecipe(epochs=40, learning_rate=3e-3), validation=(features, task)
+    )
     assert history[-1]["accuracy"] > history[0]["accuracy"]
     assert history[-1]["accuracy"] > 90
 
@@ -100,7 +102,7 @@ def test_regression_is_learned_from_features(tmp_path):
     task, model = scores(tmp_path), backbone()
     features = extract(model, task, TOKENIZER)
     history = train_probe(
-        features, make_probe(model, task), task, ProbeRecipe(epochs=60, learning_rate=3e-3), validation=features
+        features, make_probe(model, task), task, ProbeRecipe(epochs=60, learning_rate=3e-3), validation=(features, task)
     )
     assert history[-1]["pearson"] > 80
 
@@ -247,11 +249,13 @@ def test_a_killed_training_goes_on_bit_for_bit(tmp_path):
     features = extract(model, task, TOKENIZER, folder=tmp_path / "features", budget=1000)
     recipe = ProbeRecipe(epochs=3, learning_rate=1e-2, checkpoint_every=4)
     whole, killed, resumed = (make_probe(model, task) for _ in range(3))
-    history = train_probe(features, whole, task, recipe, validation=features)
+    history = train_probe(features, whole, task, recipe, validation=(features, task))
     with pytest.raises(KeyboardInterrupt):
-        train_probe(features, killed, task, recipe, validation=features, callbacks=[Stop()], folder=tmp_path / "c")
+        train_probe(
+            features, killed, task, recipe, validation=(features, task), callbacks=[Stop()], folder=tmp_path / "c"
+        )
     going = train_probe(
-        features, resumed, task, recipe, validation=features, callbacks=[Callback()], folder=tmp_path / "c"
+        features, resumed, task, recipe, validation=(features, task), callbacks=[Callback()], folder=tmp_path / "c"
     )
     assert all(torch.equal(value, whole.state_dict()[name]) for name, value in resumed.state_dict().items())
     assert going == history

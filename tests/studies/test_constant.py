@@ -117,12 +117,11 @@ def test_as_the_released_code(glue: Path) -> None:
 
 
 def test_token_tasks(tmp_path: Path) -> None:
-    lines = [f"{'zz' if i % 2 else 'aa'}{i} NN I-NP {'B-PER' if i % 2 else 'O'}\n" for i in range(60)]
-    text = "".join("".join(lines[start : start + 3]) + "\n" for start in range(0, 60, 3))
-    for name in ("train", "dev"):
-        (tmp_path / f"eng.{name}").write_text(text)
-    for name in ("eng.train", "eng.testa"):
-        (tmp_path / name).write_text(text)
+    """Training and validation data differ in size, as they do in earnest."""
+    for name, sentences in {"eng.train": 20, "eng.testa": 8}.items():
+        words = (f"{'zz' if i % 2 else 'aa'}{i} NN I-NP {'B-PER' if i % 2 else 'O'}\n" for i in range(3 * sentences))
+        lines = list(words)
+        (tmp_path / name).write_text("\n".join("".join(lines[i : i + 3]) for i in range(0, len(lines), 3)) + "\n")
     outcome = command(tmp_path / "x", data=str(tmp_path), task="tokens/ner", seeds=(0,)).run()
     assert outcome.data["metric"] == "f1"
     assert len(outcome.data["rows"]) == 3

@@ -37,7 +37,7 @@ def train_probe(
     task: Task,
     recipe: ProbeRecipe | None = None,
     *,
-    validation: Features | None = None,
+    validation: tuple[Features, Task] | None = None,
     callbacks: Sequence[Callback] = (),
     folder: Path | None = None,
     progress: bool = False,
@@ -49,7 +49,7 @@ def train_probe(
     features : of the training data, from :func:`attrim.features.extract`.
     task : the task of the features; says how answers become labels.
     recipe : by default that of the paper.
-    validation : features to evaluate on after each epoch.
+    validation : features to evaluate on after each epoch, and the task that they are of.
     folder : for checkpoints; see :class:`attrim.training.Loop`.
 
     Returns
@@ -61,7 +61,7 @@ def train_probe(
     labels = features.answers(task, Answering(probe))
     epoch = math.ceil(len(features) / recipe.batch_size)
     steps = recipe.steps or max(1, math.ceil(recipe.epochs * epoch / recipe.accumulation))
-    after = _AfterEpochs(task, validation, max(1, epoch // recipe.accumulation))
+    after = _AfterEpochs(validation, max(1, epoch // recipe.accumulation))
     Loop(
         probe,
         features.epochs(labels, recipe.batch_size, recipe.seed),
@@ -110,14 +110,15 @@ class Answering(nn.Module):
 class _AfterEpochs(Callback):
     """Evaluates after each epoch, and after the last step."""
 
-    def __init__(self, task: Task, validation: Features | None, every: int) -> None:
-        self.task, self.validation, self.every = task, validation, every
+    def __init__(self, validation: tuple[Features, Task] | None, every: int) -> None:
+        self.validation, self.every = validation, every
         self.metrics: list[dict[str, float]] = []
 
     def after_step(self, step: Step, loop: Loop) -> None:
         """Evaluate when it is time."""
         if self.validation is not None and (step.number % self.every == 0 or step.last):
-            self.metrics.append(evaluate_probe(self.validation, loop.model, self.task).metrics)  # type: ignore[arg-type]
+            features, task = self.validation
+            self.metrics.append(evaluate_probe(features, loop.model, task).metrics)  # type: ignore[arg-type]
 
     def state(self) -> dict[str, Any]:
         """The metrics so far."""

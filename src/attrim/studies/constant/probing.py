@@ -72,7 +72,7 @@ class Probing:
                     probe,
                     self.training,
                     recipe,
-                    validation=validation,
+                    validation=(validation, self.validation),
                     folder=self._checkpoints(setting, seed),
                     progress=self.progress,
                 )
