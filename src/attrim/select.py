@@ -112,9 +112,7 @@ class Select:
         if chosen:
             return
         if not sites:
-            raise SelectionError(
-                "The model computes no attention: all of its heads were baked as constants or removed."
-            )
+            raise SelectionError("The model computes no attention: all of its heads are baked as constants or removed.")
         roles = sorted({site.role for site in sites})
         raise SelectionError(
             f"{self} matches no head: the model has {len(sites)} sites with roles {', '.join(roles)}; "
