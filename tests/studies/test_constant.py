@@ -127,6 +127,14 @@ def test_token_tasks(tmp_path: Path) -> None:
     assert len(outcome.data["rows"]) == 3
 
 
+@pytest.mark.parametrize("model", ["tiny-roberta", "tiny-deberta", "tiny-gpt2", "tiny-llama"])
+def test_other_architectures(glue: Path, model: str) -> None:
+    """Private softmaxes, and decoders, whose constants keep to the causal mask."""
+    outcome = command(glue, model=model, seeds=(0,), epochs=1, budgets=("1/2", "all")).run()
+    assert len(outcome.data["rows"]) == 3
+    assert all(0 <= row["score"] <= 100 for row in outcome.data["rows"])
+
+
 def test_a_kill_changes_nothing(glue: Path) -> None:
     """Killed at the first stored probe, the study ends with the scores of one that was not."""
     whole = rows(command(glue, output=glue.parent / "whole").run())
