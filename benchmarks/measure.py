@@ -135,9 +135,9 @@ def peak(shape: str, row: str) -> float:
 
 
 def peak_apart(shape: str, row: str) -> float:
-    """Peak memory of a row: the median of three processes, because that of one varies by several per cent."""
+    """Peak memory of a row: the median of five processes, because that of one varies by several per cent."""
     command = [sys.executable, __file__, "--peak", shape, row]
-    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(5)]
     return statistics.median(json.loads(run.stdout.splitlines()[-1]) for run in runs)
 
 

@@ -50,6 +50,9 @@ def attach(
     sites = map_of(model, example)
     plans = _plans(sites.sites, list(edits), list(stats), select or Select())
     check_layers(sites.layers, plans)
+    for site, plan in plans.items():
+        for stat, heads in plan.stats:
+            stat.prepare(site, heads)
     session = Session(sites, plans, fast)
     modules = sites.wrapped(layers=any(touches_layers(plan) for plan in plans.values()))
     install.switch(sites.configs)

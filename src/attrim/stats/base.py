@@ -28,6 +28,13 @@ class Stat:
     def begin(self, batch: Mapping[str, Any]) -> None:
         """A batch is about to go through the model (:func:`attrim.measure` says so); most stats need not know it."""
 
+    def prepare(self, site: Site, heads: tuple[int, ...]) -> None:
+        """These heads of a site will be watched when it fires: take the memory now that its record needs.
+
+        What lasts is best taken before the model runs. Among the short-lived activations of a forward pass it would
+        keep freed memory around it from being used again: 5 % more peak memory for BERT-base.
+        """
+
     def watch(self, tensor: Tensor, call: Call) -> None:
         """Add one call: ``tensor`` is ``[B, H, Q, K]``, or ``[B, H, L, D]`` at moments other than scores and weights.
 

@@ -43,6 +43,7 @@ class SiteStat(Stat):
     rules: ClassVar[Mapping[str, Rule]] = {}
     free: ClassVar[frozenset[str]] = frozenset()
     records: dict[str, Record] = field(default_factory=dict, init=False, repr=False)
+    _prepared: dict[str, Record] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def sites(self) -> list[Site]:
@@ -57,14 +58,21 @@ class SiteStat(Stat):
         """The record of a site, of which these heads are watched, made on the first call."""
         record = self.records.get(site.name)
         if record is None:
-            with torch.inference_mode(False):  # tensors that are made in it could not be changed outside of it
-                record = self.records[site.name] = Record(site, heads, self.empty(len(heads)))
+            if site.name not in self._prepared or self._prepared[site.name].heads != heads:
+                self.prepare(site, heads)
+            record = self.records[site.name] = self._prepared.pop(site.name)
         if record.heads != heads:
             raise SelectionError(
                 f"{type(self).__name__} watched heads {record.heads} of {site.name!r} and now gets {heads}; "
                 "use a new stat for another selection."
             )
         return record
+
+    def prepare(self, site: Site, heads: tuple[int, ...]) -> None:
+        """See :meth:`Stat.prepare`; a site that never fires gets no record."""
+        if site.name not in self.records:
+            with torch.inference_mode(False):  # tensors that are made in it could not be changed outside of it
+                self._prepared[site.name] = Record(site, heads, self.empty(len(heads)))
 
     def of(self, site: Site | str) -> Record:
         """The record of a site, or an error that lists the sites that were watched."""
