@@ -9,13 +9,13 @@ else. There is no padding; the weights and constants are random, which does not 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -72,17 +72,10 @@ def run(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
 
 def time_rows(models: dict[str, torch.nn.Module], length: int, rounds: int) -> dict[str, list[float]]:
     """Seconds of every row in every round."""
+    from attrim.bake.speed import in_turns
+
     batch = inputs(length)
-    seconds: dict[str, list[float]] = {row: [] for row in models}
-    for model in models.values():
-        run(model, batch)
-    for number in range(rounds):
-        # There and back again, because a row inherits the caches of the one before it.
-        for row in list(models) if number % 2 == 0 else list(models)[::-1]:
-            begin = time.perf_counter()
-            run(models[row], batch)
-            seconds[row].append(time.perf_counter() - begin)
-    return seconds
+    return in_turns({row: functools.partial(run, model, batch) for row, model in models.items()}, rounds)
 
 
 def peak(folder: str, length: int) -> float:

@@ -27,10 +27,14 @@ def gather(matrix: Tensor, query_slots: Tensor, key_slots: Tensor, fill: float |
 
     Returns
     -------
-    ``[B|1, H, Q, K]``; differentiable with respect to ``matrix``. The batch axis is one where all examples agree.
+    ``[B|1, H, Q, K]``; differentiable with respect to ``matrix``. The batch axis is one where all examples agree;
+    texts that lie within the matrix and start at the same place get a view of it.
     """
     heads, rows, columns = matrix.shape
     query_slots, key_slots = _shared(query_slots), _shared(key_slots)
+    places = _run(query_slots, rows), _run(key_slots, columns)
+    if places[0] is not None and places[1] is not None:
+        return matrix[None, :, places[0], places[1]]
     within = inside((rows, columns), query_slots, key_slots)
     if rows == 0 or columns == 0:
         return matrix.new_full((1, heads, *within.shape[-2:]), fill)
@@ -80,3 +84,14 @@ def require_covered(size: tuple[int, int], call: Call) -> None:
 def _shared(slots: Tensor) -> Tensor:
     """Slots ``[1, ...]`` when all examples of the batch have the same ones, so that one gather serves them all."""
     return slots[:1] if slots.shape[0] > 1 and torch.equal(slots, slots[:1].expand_as(slots)) else slots
+
+
+def _run(slots: Tensor, size: int) -> slice | None:
+    """Slots ``[1, L]`` that follow one another within ``size``, as a slice."""
+    if slots.shape[0] != 1 or slots.shape[1] == 0:
+        return None
+    first, length = int(slots[0, 0]), slots.shape[1]
+    if first < 0 or first + length > size:
+        return None
+    consecutive = torch.equal(slots[0], torch.arange(first, first + length, device=slots.device))
+    return slice(first, first + length) if consecutive else None

@@ -17,6 +17,7 @@ from .modes import in_mode
 from .select import Select
 from .sites.context import attach
 from .sites.discover import find_sites
+from .sites.weights import attention_digests
 from .stats.base import Stat
 from .stats.checkpoint import Checkpoint, check_same_data, patient_interrupt
 from .stats.origin import Fingerprint, Origin
@@ -65,11 +66,11 @@ def measure(
     batch = next(iterator, None)
     if batch is None:
         raise DataError("There is nothing to measure on: the batches are empty.")
-    origin = _origin(model, select, edits)
-    covered, expected = checkpoint.resume(stats, origin) if checkpoint is not None else (0, Fingerprint())
     total = len(batches) if isinstance(batches, Sized) else None
     with _prepared(model, device) as place, _bar(progress, total) as advance:
         _find_sites(model, _inputs(batch, place))
+        origin = _origin(model, select, edits)
+        covered, expected = checkpoint.resume(stats, origin) if checkpoint is not None else (0, Fingerprint())
         for _ in range(covered):
             if batch is None:
                 break
@@ -111,6 +112,7 @@ def _origin(model: nn.Module, select: Select, edits: Sequence[Edit]) -> Origin:
         selection=select,
         edits=tuple(str(edit) for edit in edits),
         version=__version__,
+        attention=attention_digests(model),
     )
 
 

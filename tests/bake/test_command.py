@@ -10,7 +10,7 @@ import torch
 
 import attrim
 from attrim.cli import main
-from attrim.loading import load_model
+from attrim.loading import load_model, load_tokenizer
 
 TEXT = "A few words to measure.\nAnother line, which is longer than the first one.\n"
 
@@ -38,17 +38,20 @@ def averages(tmp_path: Path) -> Path:
 def test_bake_and_use(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "smaller"
     edits = ["--edit", f"constant:{averages},heads=0-1", "--edit", "gate:0,heads=0/3+1/2"]
-    assert main(["bake", "tiny-bert", *edits, "--output", str(folder), "--json"]) == 0
+    words = ["bake", "tiny-bert", *edits, "--output", str(folder), "--even-if-slower"]
+    assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     model, baked = load_model("tiny-bert"), attrim.load(folder)
     assert found["before"]["parameters"] == sum(p.numel() for p in model.parameters())
     assert found["after"]["parameters"] == sum(p.numel() for p in baked.parameters()) < found["before"]["parameters"]
     assert found["after"]["flops"] < found["before"]["flops"]
+    assert found["speed"]["ratio"] > 0
     assert main(["sites", str(folder), "--json"]) == 0
     assert [site["heads"] for site in json.loads(capsys.readouterr().out)["sites"]] == [1, 1]
-    assert main(["bake", "tiny-bert", *edits, "--output", str(folder)]) == 0
+    assert main(words) == 0
     shown = capsys.readouterr().out
     assert "parameters" in shown
+    assert "milliseconds" in shown
     assert str(folder) in shown.replace("\n", "")
 
 
@@ -56,7 +59,7 @@ def test_evaluate_a_model_without_any_attention_left(
     averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "smaller"
-    assert main(["bake", "tiny-bert", "--edit", f"constant:{averages}", "--output", str(folder), "--quiet"]) == 0
+    assert main(["bake", "tiny-bert", "--edit", f"constant:{averages}", "--output", str(folder), "--rounds", "0"]) == 0
     capsys.readouterr()
     pages = {
         "data": [
@@ -73,6 +76,44 @@ def test_evaluate_a_model_without_any_attention_left(
     edited = json.loads(capsys.readouterr().out)["results"][f"constant:{averages}"]["metrics"]
     assert main(["evaluate", str(folder), *words]) == 0
     assert json.loads(capsys.readouterr().out)["results"]["unedited"]["metrics"] == edited
+
+
+def test_a_model_that_became_slower_is_not_written(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never_faster(model: torch.nn.Module, baked: torch.nn.Module, *sizes: int) -> attrim.bake.Speed:
+        return attrim.bake.Speed(0.1, 0.2, 0.5, slower=True)
+
+    monkeypatch.setattr("attrim.bake.speed", never_faster)
+    folder = tmp_path / "smaller"
+    words = ["bake", "tiny-bert", "--edit", f"constant:{averages},heads=0", "--output", str(folder)]
+    assert main(words) == 2
+    assert "0.50 x as fast), so nothing is written" in capsys.readouterr().err
+    assert not folder.exists()
+    assert main([*words, "--even-if-slower"]) == 0
+    assert folder.exists()
+
+
+def test_averages_of_another_model_are_refused(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the same shape and the same names, so nothing but its weights can tell."""
+    model = load_model("tiny-bert")
+    torch.nn.init.normal_(model.encoder.layer[1].attention.self.key.weight)
+    model.save_pretrained(tmp_path / "other")
+    load_tokenizer("tiny-bert").save_pretrained(tmp_path / "other")
+    text = str(tmp_path / "text.txt")
+    for words in (
+        ["bake", "--output", str(tmp_path / "out"), "--kind", "auto"],
+        ["measure", "--task", "text", "--data", text],
+        ["export", "--text", "some words", "--output", str(tmp_path / "vectors")],
+    ):
+        arguments = [words[0], str(tmp_path / "other"), *words[1:], "--edit", f"constant:{averages}"]
+        assert main(arguments) == 2, words
+        message = capsys.readouterr().err
+        assert "whose weights at 'encoder.layer.1.attention.self' are others" in message
+        assert "measure" in message
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -97,16 +97,25 @@ def test_lengths_patterns_and_changes_do_not_mix() -> None:
     torch.testing.assert_close(module(value, reading), expected(matrix, value, reading), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("batch", [2, 6])
-def test_every_way_to_multiply_is_the_same(batch: int, threads: int) -> None:
-    """With and without gradients, one by one and at once, into a part of a larger output."""
+def test_every_way_to_multiply_is_the_same(
+    batch: int, threads: int, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without gradients, one by one, a few and all at once, into a part of a larger output."""
+    monkeypatch.setattr("attrim.bake.constants.CELLS", 2 * 3 * 8 * 8)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         module, value = layer(torch.rand(3, 12, 12)), torch.randn(batch, 3, 8, 4)
         real = torch.arange(8) < torch.randint(1, 9, (batch, 1))
-        reading = reading_of(real[:, None, None, :], 8, 8)
+        allowed = real[:, None, None, :].expand(-1, 1, 8, -1)
+        if packed:
+            text = torch.randint(1, 8, (batch, 1)) <= torch.arange(8)
+            allowed = allowed & (text[:, None, :, None] == text[:, None, None, :])
+        reading = reading_of(allowed, 8, 8)
+        assert reading.plain != packed
         room = torch.zeros(batch, 8, 5, 4)
         assert module(value, reading, out=room[:, :, 2:]).data_ptr() == room[:, :, 2:].data_ptr()
         tracked = module(value.clone().requires_grad_(), reading)
@@ -124,14 +133,18 @@ def test_a_causal_average_is_used_without_a_copy() -> None:
     assert module._crop.matrix.data_ptr() == module.matrix.data_ptr()
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_has_no_nan(dtype: torch.dtype) -> None:
+def test_half_precision_has_no_nan(dtype: torch.dtype, packed: bool) -> None:
     matrix = torch.rand(3, 12, 12)
     matrix[:, 4] = 0.0
-    real = torch.ones(2, 8, dtype=torch.bool)
-    real[1, 5:] = False
+    allowed = torch.ones(2, 1, 8, 8, dtype=torch.bool)
+    allowed[1, ..., 5:] = False
+    if packed:
+        allowed[0, :, 2:, :2] = False
     value = torch.randn(2, 3, 8, 4)
-    reading = reading_of(real[:, None, None, :], 8, 8)
+    reading = reading_of(allowed, 8, 8)
+    assert reading.plain != packed
     found = layer(matrix.to(dtype))(value.to(dtype), reading)
     assert found.dtype == dtype
     torch.testing.assert_close(found.float(), layer(matrix)(value, reading), atol=0.05, rtol=0.05)

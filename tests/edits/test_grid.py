@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,3 +44,18 @@ def test_gradient_adds_up_over_examples() -> None:
     rows = torch.tensor([[0, 1], [1, 2]])
     (gradient,) = torch.autograd.grad(gather(matrix, rows, rows).sum(), matrix)
     assert gradient[0].tolist() == [[1, 1, 0], [1, 2, 1], [0, 1, 1]]
+
+
+@pytest.mark.parametrize("first", [(0, 0), (2, 1), (3, 0)])
+def test_consecutive_slots_are_a_view(first: tuple[int, int]) -> None:
+    """A step of a cache begins later in the text; only cells beyond the matrix need a copy."""
+    matrix = torch.arange(2 * 6 * 7, dtype=torch.float32).view(2, 6, 7)
+    query_slots, key_slots = (torch.arange(start, start + 4).expand(3, -1) for start in first)
+    cells = gather(matrix, query_slots, key_slots)
+    assert cells.shape == (1, 2, 4, 4)
+    for query in range(4):
+        for key in range(4):
+            row, column = query + first[0], key + first[1]
+            wanted = matrix[:, row, column] if row < 6 else torch.zeros(2)
+            assert torch.equal(cells[0, :, query, key], wanted)
+    assert (cells.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr()) == (first[0] + 4 <= 6)

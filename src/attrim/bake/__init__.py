@@ -2,5 +2,6 @@
 
 from .costs import Cost, cost
 from .make import bake, load
+from .speed import Speed, speed
 
-__all__ = ["Cost", "bake", "cost", "load"]
+__all__ = ["Cost", "Speed", "bake", "cost", "load", "speed"]

@@ -49,7 +49,7 @@ def cost(model: nn.Module, length: int = 128, example: Any = None) -> Cost:
     length : number of tokens of the input that is made up (for text).
     example : keyword arguments of a forward pass to count instead.
     """
-    inputs = _lengthened(make_example(model), length) if example is None else example
+    inputs = made_up(model, length) if example is None else example
     counter = FlopCounterMode(display=False)
     # The plain form of attention, because the counter does not know the fused one of the CPU.
     with torch.inference_mode(), in_mode(model, training=False), sdpa_kernel(SDPBackend.MATH), counter:
@@ -58,12 +58,13 @@ def cost(model: nn.Module, length: int = 128, example: Any = None) -> Cost:
     return Cost(sum(weights.numel() for weights in model.parameters()), matrices, counter.get_total_flops())
 
 
-def _lengthened(inputs: dict[str, Any], length: int) -> dict[str, Any]:
-    """The example with texts of ``length`` tokens."""
-    text = ("input_ids", "decoder_input_ids", "attention_mask")
+def made_up(model: nn.Module, length: int, batch: int = 1) -> dict[str, Any]:
+    """An input for a model: ``batch`` equal examples, texts of ``length`` tokens."""
+    inputs = make_example(model)
+    for name in ("input_ids", "decoder_input_ids", "attention_mask"):
+        if name in inputs:
+            inputs[name] = inputs[name].repeat(1, -(-length // inputs[name].shape[1]))[:, :length]
     return {
-        name: value.repeat(1, -(-length // value.shape[1]))[:, :length]
-        if name in text and isinstance(value, Tensor)
-        else value
+        name: value.repeat(batch, *[1] * (value.ndim - 1)) if isinstance(value, Tensor) else value
         for name, value in inputs.items()
     }

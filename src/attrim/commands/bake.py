@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tyro.conf import UseAppendAction
 
@@ -14,7 +14,7 @@ from .base import OnModel, Outcome
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..bake import Cost
+    from ..bake import Cost, Speed
 
 
 @dataclass(kw_only=True)
@@ -28,37 +28,73 @@ class Bake(OnModel):
     kind: str = "saved"
     """Which head the model is loaded with: saved (the one it was saved with), auto, sequence-classification, ..."""
     length: int | None = None
-    """Number of tokens of the text whose operations are counted (default: 128, or as many as the constants cover)."""
+    """Tokens of the texts that are timed and counted (default: 128, or as many as the constants cover)."""
+    batch_size: int = 8
+    """Texts of a forward pass that is timed."""
+    rounds: int = 7
+    """How often to time both models, in turns; 0 does not."""
+    even_if_slower: bool = False
+    """Write the model although it takes longer than before."""
 
     def run(self) -> Outcome:
-        """Load, bake, save, and count what it costs before and after."""
+        """Load, bake, time and save, and count what it costs before and after."""
         from ..bake import bake, cost
         from ..bake.costs import longest
         from ..errors import ArtefactError
         from ..loading import quiet, saved_kind
         from ..studies.settings import parse_settings
 
+        self._check()
         settings = parse_settings(self.edit, self.select())
         kind = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
         model = self.load_model(kind)
+        self.check_stats(model, self.edit)
         baked = bake(model, *(edit for edits in settings.values() for edit in edits))
         notes = [f"The model is in {self.output}; load it with attrim.load, or give the folder to any attrim command."]
-        if self.output.is_file():
-            raise ArtefactError(f"{self.output} is a file; give a folder with --output.")
+        length = self.length or min(128, longest(baked) or 128)
+        timed = self._timed(model, baked, length)
         with quiet():
             baked.save_pretrained(self.output)
         try:
             self.load_tokenizer().save_pretrained(self.output)
         except ArtefactError:
             notes.append("The model came without a tokenizer, so none is saved.")
-        length = self.length or min(128, longest(baked) or 128)
         before, after = cost(model, length), cost(baked, length)
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
         data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": length}
-        return Outcome(data | counts, [_table(before, after, f"{self.model}, baked, {length} tokens"), *notes])
+        data |= {"speed": None if timed is None else dataclasses.asdict(timed)}
+        return Outcome(data | counts, [_table(before, after, timed, f"{self.model}, baked, {length} tokens"), *notes])
+
+    def _check(self) -> None:
+        from ..errors import ArtefactError, ParameterError
+
+        for name, value, least in (
+            ("length", self.length, 1),
+            ("batch-size", self.batch_size, 1),
+            ("rounds", self.rounds, 0),
+        ):
+            if value is not None and value < least:
+                raise ParameterError(f"{name} must be at least {least}, not {value}.")
+        if self.output.is_file():
+            raise ArtefactError(f"{self.output} is a file; give a folder with --output.")
+
+    def _timed(self, model: Any, baked: Any, length: int) -> Speed | None:
+        """Time both models; one that became slower is refused, so that the model stays as it was."""
+        from ..bake import speed
+        from ..errors import ParameterError
+
+        if self.rounds == 0:
+            return None
+        timed = speed(model, baked, length, self.batch_size, self.rounds)
+        if timed.slower and not self.even_if_slower:
+            raise ParameterError(
+                f"Baked, {self.batch_size} texts of {length} tokens take longer than before ({timed.ratio:.2f} x as "
+                "fast), so nothing is written: keep the model, bake more heads, or give --even-if-slower."
+            )
+        return timed
 
 
-def _table(before: Cost, after: Cost, title: str) -> Table:
+def _table(before: Cost, after: Cost, timed: Speed | None, title: str) -> Table:
     from rich.table import Table
 
     table = Table("", "before", "after", "after / before", title=title)
@@ -67,4 +103,6 @@ def _table(before: Cost, after: Cost, title: str) -> Table:
     for name in ("parameters", "constants", "flops"):
         old, new = getattr(before, name), getattr(after, name)
         table.add_row(name, f"{old:,}", f"{new:,}", f"{new / old:.3f}" if old else "")
+    if timed is not None:
+        table.add_row("milliseconds", f"{1e3 * timed.before:.1f}", f"{1e3 * timed.after:.1f}", f"{1 / timed.ratio:.3f}")
     return table

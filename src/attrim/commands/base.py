@@ -80,6 +80,12 @@ class OnModel(Command):
 
         return load_model(self.model, kind, **self.model_options())
 
+    def check_stats(self, model: Any, edits: Iterable[str]) -> None:
+        """Refuse edits that read stats of another model."""
+        from ..studies.settings import check_stats
+
+        check_stats(edits, model)
+
     def model_options(self) -> dict[str, Any]:
         """How to load the model, as :func:`attrim.load_model` takes it."""
         return {

@@ -40,6 +40,7 @@ class Measure(OnData):
         watching = [parse_stat(text) for text in self.stats]
         task = self.load_task()
         model, tokenizer = task.load_model(self.model, **self.model_options()), self.load_tokenizer()
+        self.check_stats(model, self.edit)
         checkpoint = None
         if self.output is not None:
             checkpoint = Checkpoint(self.output / "unfinished", identity=self._identity(task, edits))

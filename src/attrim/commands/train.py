@@ -57,6 +57,7 @@ class Train(OnTraining, Recipe):
         with own_randomness():
             seed_everything(self.seed, "head")
             model = self._load(training)
+        self.check_stats(model, self.edit)
         tokenizer = self.load_tokenizer()
         if getattr(model.config, "pad_token_id", None) is None:
             model.config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding

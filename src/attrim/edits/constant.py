@@ -113,9 +113,14 @@ def constant(cells: Tensor, valid: Tensor) -> Tensor:
     wide = cells.to(precise(cells.dtype))
     # A product with ones and zeros: filling through a mask that heads share takes several times as long.
     kept = valid.to(wide.dtype)
-    if wide.shape[0] == kept.shape[1] == 1:
-        # One matrix for all examples, one mask for all heads, as in training: for every query [H, K] x [K, B].
-        mass = (wide[0].abs().transpose(0, 1) @ kept[:, 0].permute(1, 2, 0)).permute(2, 1, 0)[..., None]
+    return (wide * kept).mul_(row_mass(wide, kept).reciprocal()).to(cells.dtype)
+
+
+def row_mass(cells: Tensor, kept: Tensor) -> Tensor:
+    """What each row is divided by, ``[B, H|1, Q, 1]``: the sum of the absolute ``cells`` where ``kept`` is 1, not 0."""
+    if cells.shape[0] == kept.shape[1] == 1:
+        # One matrix for all examples, one mask for all heads: for every query [H, K] x [K, B].
+        mass = (cells[0].abs().transpose(0, 1) @ kept[:, 0].permute(1, 2, 0)).permute(2, 1, 0)[..., None]
     else:
-        mass = (wide.abs() * kept).sum(-1, keepdim=True)
-    return (wide * kept).mul_(mass.clamp_min(FLOOR).reciprocal()).to(cells.dtype)
+        mass = (cells.abs() * kept).sum(-1, keepdim=True)
+    return mass.clamp_min(FLOOR)

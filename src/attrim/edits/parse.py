@@ -28,29 +28,39 @@ def parse_edit(text: str) -> Edit:
         ``layers``, ``heads`` and ``names`` select; their entries are joined by ``+``, ``0-3`` is a range, ``5/11`` is
         head 11 of layer 5.
     """
+    kind, fields, given = _split(text)
+    values = {name: _value(kind, fields[name], value) for name, value in given.items() if name in fields}
+    chosen = {name: _selection(name, value) for name, value in given.items() if name not in fields}
+    missing = [item.name for item in fields.values() if _required(item) and item.name not in values]
+    if missing:
+        raise ParameterError(f"The edit {text!r} lacks {missing[0]!r}; write {kind.registered_name}:{missing[0]}=... .")
+    return kind(**values, select=Select(**chosen))
+
+
+def folders(text: str) -> list[str]:
+    """The folders of stats that the text of an edit names, such as ``constant:FOLDER``."""
+    _, fields, given = _split(text)
+    return [value for name, value in given.items() if name in fields and "parse" in fields[name].metadata]
+
+
+def _split(text: str) -> tuple[type[Edit], dict[str, dataclasses.Field[Any]], dict[str, str]]:
+    """The kind of an edit, its fields, and the texts of those fields and selections that are given."""
     name, _, rest = text.strip().partition(":")
     kind = EDITS[name]
     fields = {item.name: item for item in dataclasses.fields(kind) if item.name != "select"}
     ordered = [item.name for item in fields.values() if not item.kw_only]
-    values: dict[str, Any] = {}
-    chosen: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for index, item in enumerate(part.strip() for part in rest.split(",") if part.strip()):
         match = re.fullmatch(r"([A-Za-z_]+)\s*=\s*(.*)", item)
         if match is None and index >= len(ordered):
             raise ParameterError(f"The edit {text!r} has too many values: {item!r} belongs to no field of {name!r}.")
         field, value = (match[1], match[2]) if match else (ordered[index], item)
-        if field in values or field in chosen:
+        if field in given:
             raise ParameterError(f"The edit {text!r} gives {field!r} twice; leave one out.")
-        if field in SELECT_FIELDS:
-            chosen[field] = _selection(field, value)
-        elif field in fields:
-            values[field] = _value(kind, fields[field], value)
-        else:
+        if field not in fields and field not in SELECT_FIELDS:
             raise UnknownName(f"field of the edit {name!r}", field, [*fields, *SELECT_FIELDS])
-    missing = [item.name for item in fields.values() if _required(item) and item.name not in values]
-    if missing:
-        raise ParameterError(f"The edit {text!r} lacks {missing[0]!r}; write {name}:{missing[0]}=... .")
-    return kind(**values, select=Select(**chosen))
+        given[field] = value
+    return kind, fields, given
 
 
 def describe(edit: Edit) -> str:

@@ -71,6 +71,14 @@ class Stats(Mapping[str, Stat]):
         except (KeyError, TypeError, ValueError) as error:
             raise STORE.damaged(folder, str(error)) from error
 
+    @staticmethod
+    def origin_of(folder: str | Path) -> Origin:
+        """What the stats in ``folder`` were measured on, without reading the stats."""
+        try:
+            return Origin.from_json(STORE.read_index(folder)["origin"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise STORE.damaged(folder, str(error)) from error
+
 
 class UnknownStat(UnknownName, KeyError):
     """A stat that was not measured."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from torch import nn
+
 from ..edits import Edit, parse_edit
+from ..edits.parse import folders
 from ..evaluate import UNEDITED, Result, evaluate_settings
 from ..progress import track
 from ..runs import Run
 from ..select import Select
+from ..sites.weights import attention_digests
+from ..stats.store import Stats
 from ..tasks import Task
 
 
@@ -25,6 +30,15 @@ def parse_settings(texts: Sequence[str], select: Select | None = None) -> dict[s
             for edit in edits
         ]
     return settings
+
+
+def check_stats(texts: Iterable[str], model: nn.Module) -> None:
+    """Refuse edits that read stats (averages, histograms) of another model, which may have the same shape."""
+    for text in texts:
+        for folder in (folder for part in text.split(" then ") for folder in folders(part)):
+            origin = Stats.origin_of(folder)
+            remedy = f"so {text!r} does not fit this model: measure {folder!r} on it"
+            origin.require_same_attention(attention_digests(model), remedy)
 
 
 def evaluate_each(
