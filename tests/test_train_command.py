@@ -24,17 +24,12 @@ from attrim.loading import load_model, load_tokenizer
 from attrim.runs import Run
 from attrim.tasks import load_task
 from attrim.training import Loop
+from feelings import write_sst2
 
 
 @pytest.fixture
 def glue(tmp_path: Path) -> Path:
-    """Sentences whose feeling one letter tells, in the files of SST-2."""
-    folder = tmp_path / "glue"
-    folder.mkdir()
-    for name, size in {"train": 96, "dev": 24}.items():
-        rows = "".join(f"{'zzzz' if i % 2 else 'aaaa'} {'b' * (i % 7)}{i}\t{i % 2}\n" for i in range(size))
-        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
-    return folder
+    return write_sst2(tmp_path / "glue", train=96, dev=24)
 
 
 def command(glue: Path, **fields) -> Train:

@@ -63,7 +63,7 @@ class LazyPackage(ModuleType):
         return members
 
 
-def make_lazy(package: str, names: Mapping[str, str], registries: Mapping[str, str]) -> None:
+def make_lazy(package: str, names: Mapping[str, str], registries: Mapping[str, str] | None = None) -> None:
     """Turn an imported package into a :class:`LazyPackage`.
 
     Parameters
@@ -72,5 +72,5 @@ def make_lazy(package: str, names: Mapping[str, str], registries: Mapping[str, s
     registries : name of a registry to the submodule that holds it; its members are public under their class names.
     """
     module = sys.modules[package]
-    vars(module).update(_names=names, _registries=registries)
+    vars(module).update(_names=names, _registries=registries or {})
     module.__class__ = LazyPackage

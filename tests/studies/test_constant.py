@@ -28,17 +28,12 @@ from attrim.studies.constant.design import Design
 from attrim.studies.constant.drops import relative_drop
 from attrim.studies.constant.figures import curves
 from attrim.tasks import load_task
+from feelings import write_sst2
 
 
 @pytest.fixture
 def glue(tmp_path: Path) -> Path:
-    """Sentences whose feeling one letter tells, in the files of SST-2."""
-    folder = tmp_path / "glue"
-    folder.mkdir()
-    for name, size in {"train": 48, "dev": 16}.items():
-        rows = "".join(f"{'zzzz' if i % 2 else 'aaaa'} {'b' * (i % 7)}{i}\t{i % 2}\n" for i in range(size))
-        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
-    return folder
+    return write_sst2(tmp_path / "glue", train=48, dev=16)
 
 
 def command(glue: Path, **fields) -> Constant:

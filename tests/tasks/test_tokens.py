@@ -19,19 +19,10 @@ from attrim.tasks import load_task
 from attrim.tasks.tokensdata import first_tokens
 from attrim.tasks.tokenspans import spans
 from attrim.tiny import tiny_tokenizer
+from tagged import FILE as SENTENCES
 
 TOKENIZER = tiny_tokenizer()
-FILE = """-DOCSTART- -X- O O
-
-EU NNP I-NP I-ORG
-rejects VBZ I-VP O
-German JJ I-NP I-MISC
-calls NNS I-NP O
-
-Peter NNP I-NP I-PER
-Blackburn NNP I-NP I-PER
-Paris NNP B-NP B-PER
-"""
+FILE = f"-DOCSTART- -X- O O\n\n{SENTENCES}"
 
 
 @pytest.fixture

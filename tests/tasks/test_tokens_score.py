@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from attrim.tasks import load_task
 from attrim.tasks.tokenspans import spans, to_iob2
-
-FILE = """EU NNP I-NP I-ORG
-rejects VBZ I-VP O
-German JJ I-NP I-MISC
-calls NNS I-NP O
-
-Peter NNP I-NP I-PER
-Blackburn NNP I-NP I-PER
-Paris NNP B-NP B-PER
-"""
+from tagged import FILE
 
 
 def test_spans_by_hand():

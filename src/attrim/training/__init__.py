@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .._lazy import make_lazy
 
 if TYPE_CHECKING:
     from .callbacks import Callback as Callback
@@ -28,8 +29,4 @@ _PLACES = {
 }
 __all__ = list(_PLACES)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+make_lazy(__name__, _PLACES)
