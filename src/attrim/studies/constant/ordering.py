@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -20,70 +21,68 @@ from ...tasks import Task
 from .design import LAMBDAS, Design
 
 
-def order_heads(
-    run: Run,
-    design: Design,
-    model: nn.Module,
-    task: Task,
-    tokenizer: Any,
-    constants: Mapping[str, Tensor],
-    sites: Sequence[Site],
-    probed: Callable[[], Probed],
-    progress: bool = False,
-) -> dict[str, Scores]:
-    """The scores of every order, from the run or computed now and kept there.
+@dataclass(frozen=True)
+class Ordering:
+    """What every order is worked out from.
 
     Parameters
     ----------
     task : with its training data.
-    probed : gives the model with a trained probe, for scores that need a loss.
+    constants : the matrices by site name that the heads would get.
     """
-    found: dict[str, Scores] = {}
-    for name in design.orders:
-        if name == LAMBDAS:
-            found[name] = _trained(run, design, model, task, tokenizer, constants, sites, progress)
-            continue
-        setting = f"order/{name}"
-        stored = run.fields(setting)
-        if stored is None:
-            batches = islice(task.train_batches(tokenizer, model, seed=design.seeds[0]), design.score_batches)
-            stored = SCORES[name](probed(), batches, constants, seed=design.seeds[0]).to_json()
-            run.store(setting, {}, fields=stored)
-        found[name] = Scores.from_json(stored)
-    return found
 
+    run: Run
+    design: Design
+    model: nn.Module
+    task: Task
+    tokenizer: Any
+    constants: Mapping[str, Tensor]
+    sites: Sequence[Site]
+    progress: bool = False
 
-def _trained(
-    run: Run,
-    design: Design,
-    model: nn.Module,
-    task: Task,
-    tokenizer: Any,
-    constants: Mapping[str, Tensor],
-    sites: Sequence[Site],
-    progress: bool,
-) -> Scores:
-    """The lambdas of every seed; a seed that was interrupted goes on from its last checkpoint."""
-    epochs = design.recipe.epochs if design.order_epochs is None else design.order_epochs
-    found: list[dict[str, Tensor]] = []
-    for seed in design.seeds:
-        setting = f"order/{LAMBDAS}/seed-{seed}"
-        stored = run.fields(setting)
+    def orders(self, probed: Callable[[], Probed]) -> dict[str, Scores]:
+        """The scores of every order, from the run or computed now and kept there.
+
+        Parameters
+        ----------
+        probed : gives the model with a trained probe, for scores that need a loss.
+        """
+        return {name: self._lambdas() if name == LAMBDAS else self._scores(name, probed) for name in self.design.orders}
+
+    def _scores(self, name: str, probed: Callable[[], Probed]) -> Scores:
+        """A score without training of its own."""
+        setting, seed = f"order/{name}", self.design.seeds[0]
+        stored = self.run.fields(setting)
         if stored is None:
-            folder = run.folder / "checkpoints" / f"{LAMBDAS}-{seed}"
-            trained = train_lambdas(
-                model,
-                task,
-                tokenizer,
-                constants,
-                dataclasses.replace(design.recipe, seed=seed, epochs=epochs),
-                rate=design.lambda_rate,
-                as_coded=design.as_coded,
-                folder=folder,
-                progress=progress,
-            )
-            stored = {"lambdas": {name: values.tolist() for name, values in trained.items()}}
-            run.store(setting, {}, fields=stored)
-            shutil.rmtree(folder, ignore_errors=True)
-        found.append({name: torch.tensor(values) for name, values in stored["lambdas"].items()})
-    return lambda_scores(found, sites)
+            batches = self.task.train_batches(self.tokenizer, self.model, seed=seed)
+            some = islice(batches, self.design.score_batches)
+            stored = SCORES[name](probed(), some, self.constants, seed=seed).to_json()
+            self.run.store(setting, {}, fields=stored)
+        return Scores.from_json(stored)
+
+    def _lambdas(self) -> Scores:
+        """The lambdas of every seed; a seed that was interrupted goes on from its last checkpoint."""
+        design = self.design
+        epochs = design.recipe.epochs if design.order_epochs is None else design.order_epochs
+        found: list[dict[str, Tensor]] = []
+        for seed in design.seeds:
+            setting = f"order/{LAMBDAS}/seed-{seed}"
+            stored = self.run.fields(setting)
+            if stored is None:
+                folder = self.run.folder / "checkpoints" / f"{LAMBDAS}-{seed}"
+                trained = train_lambdas(
+                    self.model,
+                    self.task,
+                    self.tokenizer,
+                    self.constants,
+                    dataclasses.replace(design.recipe, seed=seed, epochs=epochs),
+                    rate=design.lambda_rate,
+                    as_coded=design.as_coded,
+                    folder=folder,
+                    progress=self.progress,
+                )
+                stored = {"lambdas": {name: values.tolist() for name, values in trained.items()}}
+                self.run.store(setting, {}, fields=stored)
+                shutil.rmtree(folder, ignore_errors=True)
+            found.append({name: torch.tensor(values) for name, values in stored["lambdas"].items()})
+        return lambda_scores(found, self.sites)

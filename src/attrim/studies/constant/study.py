@@ -26,7 +26,7 @@ from .averages import Averages, average
 from .design import Design, Setting
 from .drops import Row, rows_of, sentences
 from .figures import draw
-from .ordering import order_heads
+from .ordering import Ordering
 from .probing import Probing
 
 Step = Literal["average", "order", "probe"]
@@ -126,7 +126,7 @@ def constant(
             return probing.probed(probing.probe(baseline))
 
         first = constants[design.families[0]]
-        orders = order_heads(run, design, model, training, tokenizer, first, sites, probed, progress)
+        orders = Ordering(run, design, model, training, tokenizer, first, sites, progress).orders(probed)
         found = Findings(run.folder, metric, averages, orders)
         if until == "order":
             return found
