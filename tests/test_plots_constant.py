@@ -26,15 +26,25 @@ def test_score_against_heads() -> None:
     figure = score_against_heads({"lambda": CURVE, "random": {0: [81.0], 72: [60.0]}}, 72, "accuracy (%)")
     axes = figure.axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
-    assert list(lines["lambda"].get_xdata()) == [0, 36, 72]
+    assert list(lines["lambda"].get_xdata()) == pytest.approx([-0.36, 35.64, 71.64])  # to the left of the other series
     assert list(lines["lambda"].get_ydata()) == [81.0, 79.5, 72.0]
-    band = axes.collections[0].get_paths()[0].vertices
-    assert (band[:, 1].min(), band[:, 1].max()) == (70.0, 82.0)
+    ends = [bar.get_segments()[0][:, 1].tolist() for bar in axes.collections]
+    assert ends[:3] == [[80.0, 82.0], [79.0, 80.0], [70.0, 74.0]]
     (right,) = axes.child_axes
     figure.draw_without_rendering()
     for score, drop in ((81.0, 0.0), (72.9, 10.0)):  # both axes have them at the same height
         assert right.transData.transform((0, drop))[1] == pytest.approx(axes.transData.transform((0, score))[1])
     assert {"constant heads (of 72)", "accuracy (%)", "relative drop (%)"} <= set(texts(figure))
+
+
+def test_many_series_can_be_told_apart() -> None:
+    figure = score_against_heads({str(number): CURVE for number in range(12)}, 72)
+    looks = [
+        (line.get_color(), line.get_marker(), line.get_linestyle())
+        for line in figure.axes[0].get_lines()
+        if line.get_label().isdigit()
+    ]
+    assert len(set(looks)) == len({look[:2] for look in looks}) == 12
 
 
 def test_without_a_baseline_there_is_no_drop() -> None:

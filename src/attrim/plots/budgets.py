@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLOURS, COLUMN, GREY, legend_below, styled
-
-MARKERS = "osD^vP"
+from .lines import Value, draw_lines
+from .style import COLUMN, GREY, legend_below, styled
 
 
 @styled
@@ -21,7 +20,7 @@ def score_against_heads(
     score_label: str = "score (%)",
     baseline: float | None = None,
 ) -> Figure:
-    """Draw the mean score over seeds against the number of constant heads; the band is from the worst seed to the best.
+    """Draw the mean score over seeds against the number of constant heads, and from the worst seed to the best.
 
     The axis on the right is the drop relative to the baseline, in per cent of it.
 
@@ -33,19 +32,17 @@ def score_against_heads(
     """
     figure = Figure(figsize=(COLUMN, 2.9))
     axes = figure.subplots()
-    for number, (name, budgets) in enumerate(series.items()):
-        heads = sorted(budgets)
-        seeds = [np.asarray(budgets[count], dtype=float) for count in heads]
-        colour = COLOURS[number % len(COLOURS)]
-        axes.fill_between(heads, [s.min() for s in seeds], [s.max() for s in seeds], color=colour, alpha=0.2, lw=0)
-        marker = MARKERS[number % len(MARKERS)]
-        axes.plot(heads, [s.mean() for s in seeds], color=colour, marker=marker, label=name)
+    values = {
+        name: [Value(heads, float(np.mean(seeds)), min(seeds), max(seeds)) for heads, seeds in budgets.items()]
+        for name, budgets in series.items()
+    }
+    draw_lines(axes, values, "number", apart=min(0.01, 0.06 / max(len(series), 1)) * total)
     if baseline is None:
         first = next(iter(series.values()))
         baseline = float(np.mean(first[0])) if 0 in first else None
     if baseline:
         _drop_axis(axes, baseline)
-    axes.set_xlim(-0.03 * total, 1.03 * total)
+    axes.set_xlim(-0.05 * total, 1.05 * total)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(f"constant heads (of {total})")
     axes.set_ylabel(score_label)

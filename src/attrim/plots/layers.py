@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLOURS, COLUMN, styled
+from .style import COLUMN, look, styled
 
 
 @styled
@@ -19,7 +19,7 @@ def layer_lines(series: Mapping[str, Any], label: str) -> Figure:
     axes = figure.subplots()
     for number, (name, values) in enumerate(series.items()):
         values = np.asarray(values, dtype=float)
-        axes.plot(range(len(values)), values, color=COLOURS[number % len(COLOURS)], marker="o", label=name)
+        axes.plot(range(len(values)), values, **look(number), label=name)
     axes.set_xlabel("layer")
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)

@@ -9,9 +9,8 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, legend_below, styled
+from .style import COLUMN, GREY, legend_below, look, styled
 
-MARKERS = "osD^vPX*"
 Axis = Literal["number", "log", "steps"]
 
 
@@ -56,23 +55,31 @@ def score_lines(
 
 
 def draw_lines(
-    axes: Axes, series: Mapping[str, Sequence[Value]], axis: Axis, names: Sequence[str] | None = None
+    axes: Axes,
+    series: Mapping[str, Sequence[Value]],
+    axis: Axis,
+    names: Sequence[str] | None = None,
+    apart: float = 0.0,
 ) -> None:
-    """Draw a line with intervals for each series; ``names`` gives them colours and markers by their place in it."""
+    """Draw a line with intervals for each series.
+
+    Parameters
+    ----------
+    names : give the series colours and markers by their place in them (default: the series themselves).
+    apart : how far intervals of neighbouring series are moved apart, so that they do not cover each other.
+    """
+    apart = 0.06 if axis == "steps" else apart
     ordered = list(series if names is None else names)
     places = sorted({value.place for values in series.values() for value in values}, reverse=True)
     for number, (name, values) in enumerate(series.items()):
         values = sorted(values, key=lambda value: value.place)
-        # A little apart, so that intervals of different series do not cover each other.
-        shift = 0.06 * (number - (len(series) - 1) / 2) if axis == "steps" else 0.0
-        where = [places.index(value.place) + shift if axis == "steps" else value.place for value in values]
-        scores = [value.score for value in values]
-        look = ordered.index(name)
-        colour = COLOURS[look % len(COLOURS)]
-        axes.plot(where, scores, color=colour, marker=MARKERS[look % len(MARKERS)], label=name)
+        shift = apart * (number - (len(series) - 1) / 2)
+        where = [shift + (places.index(value.place) if axis == "steps" else value.place) for value in values]
+        style = look(ordered.index(name))
+        axes.plot(where, [value.score for value in values], **style, label=name)
         for place, value in zip(where, values, strict=True):
             if value.low is not None and value.high is not None:
-                axes.vlines(place, value.low, value.high, color=colour, linewidth=0.7)
+                axes.vlines(place, value.low, value.high, color=style["color"], linewidth=0.7)
     if axis == "steps":
         axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
     elif axis == "log":

@@ -18,6 +18,7 @@ from ..errors import ArtefactError
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column and the full width of a two-column page
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
+MARKERS = "osD^vPX*"
 GREY = "#6b6b6b"
 HEAT = "cividis"
 SETTINGS: Any = {
@@ -84,6 +85,14 @@ def panels(count: int, most: int, height: float, extra: float = 0.5, **shared: A
     for axes in grid[max(0, count - across) : count]:
         axes.tick_params(labelbottom=True)
     return figure, list(grid[:count])
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour, marker and line of a series, different for many of them."""
+    turn, place = divmod(number, len(COLOURS))
+    # Markers move on with every turn through the colours, or the same pairs would come back.
+    marker = MARKERS[(place + turn) % len(MARKERS)]
+    return {"color": COLOURS[place], "marker": marker, "linestyle": ("-", "--", ":")[turn % 3]}
 
 
 def shades(count: int) -> list[str]:

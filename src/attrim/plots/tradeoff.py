@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, legend_below, styled
-
-MARKERS = "osD^vP"
+from .style import COLUMN, GREY, MARKERS, legend_below, look, styled
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,16 @@ def score_against_sparsity(
     axes = figure.subplots()
     if unedited is not None:
         axes.axhline(unedited, color=GREY, linestyle="--", linewidth=0.8, label="unedited")
-    for (name, points), colour in zip(series.items(), COLOURS * (1 + len(series) // len(COLOURS)), strict=False):
+    for number, (name, points) in enumerate(series.items()):
         points = sorted(points, key=lambda point: point.sparsity)
-        _interval(axes, points, colour, "o")
-        axes.plot([p.sparsity for p in points], [p.score for p in points], color=colour, marker="o", label=name)
+        style = look(number)
+        _interval(axes, points, style["color"])
+        axes.plot([p.sparsity for p in points], [p.score for p in points], **style, label=name)
         if annotate:
             _annotate(axes, points)
     for index, point in enumerate(controls):
         marker = MARKERS[1 + index % (len(MARKERS) - 1)]
-        _interval(axes, [point], GREY, marker)
+        _interval(axes, [point], GREY)
         axes.plot(point.sparsity, point.score, linestyle="", marker=marker, color=GREY, label=point.label)
     axes.set_xlabel("zero share of attention weights")
     axes.set_ylabel(score_label)
@@ -63,7 +62,7 @@ def score_against_sparsity(
     return figure
 
 
-def _interval(axes: Axes, points: Sequence[Point], colour: str, marker: str) -> None:
+def _interval(axes: Axes, points: Sequence[Point], colour: str) -> None:
     """Draw the intervals of the points that have one."""
     for point in points:
         if point.low is not None and point.high is not None:
