@@ -59,9 +59,10 @@ class Artefact:
             for stale in folder.glob(f"{self.noun}-*.safetensors"):
                 if stale.name != index["tensors"]:
                     stale.unlink()
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
+            cause = getattr(error, "strerror", None) or str(error)
             raise ArtefactError(
-                f"The {self.noun} cannot be written to {str(folder)!r}: {error.strerror}; choose another folder."
+                f"The {self.noun} cannot be written to {str(folder)!r}: {cause}; choose another folder."
             ) from error
         return folder
 

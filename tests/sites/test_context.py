@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from typing import Any
 
@@ -268,3 +269,27 @@ def test_an_example_inside_a_context_is_not_watched() -> None:
     with attach(model, stats=[keep], strict=False):
         find_sites(model, batch(animal))
     assert not keep.tensors
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta"])
+def test_a_copy_that_is_made_inside_has_its_own_weights(name: str) -> None:
+    """It is the model without the edits, during the context and afterwards."""
+    animal = BY_NAME[name]
+    model, inputs = animal.build(), batch(animal)
+    with torch.no_grad():
+        plain = output_of(model(**inputs))
+        with edit(model, Scale(0.5)):
+            model(**inputs)
+            twin = copy.deepcopy(model)
+            torch.testing.assert_close(output_of(twin(**inputs)), plain, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(output_of(twin(**inputs)), plain, atol=1e-5, rtol=1e-5)
+        for parameter in twin.parameters():
+            parameter.zero_()
+        assert not output_of(twin(**inputs)).any()
+
+
+def test_an_edited_model_is_not_pickled() -> None:
+    animal = BY_NAME["bert"]
+    model = animal.build()
+    with edit(model, Scale(0.5), strict=False), pytest.raises(SiteError, match="leave the context first"):
+        pickle.dumps(model)

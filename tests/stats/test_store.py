@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from attrim.errors import ArtefactError, AttrimError
 from attrim.select import Select
@@ -47,13 +48,22 @@ def test_saving_again_replaces_and_leaves_no_files_behind(tmp_path: Path) -> Non
     )
 
 
-def test_a_failed_save_keeps_the_old_stats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("replace_file", OSError(28, "No space left on device")),
+        ("replace_tensors", SafetensorError("I/O error: No space left on device (os error 28)")),
+    ],
+)
+def test_a_failed_save_keeps_the_old_stats(
+    step: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured(0).save(tmp_path)
 
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
+    def full(path: Path, content: object) -> None:
+        raise error
 
-    monkeypatch.setattr("attrim.artefacts.replace_file", full)
+    monkeypatch.setattr(f"attrim.artefacts.{step}", full)
     with pytest.raises(ArtefactError, match="No space left"):
         measured(1).save(tmp_path)
     monkeypatch.undo()

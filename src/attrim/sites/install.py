@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.overrides import BaseTorchFunctionMode
 
+from ..errors import SiteError
 from .interface import NAME
 
 _lock = threading.Lock()
@@ -50,7 +51,7 @@ def wrap(modules: Iterable[nn.Module], run: Callable[[nn.Module, Callable[..., A
             if entry is None:
                 own = module.__dict__.get("forward")
                 _modules[id(module)] = [module, own, 1]
-                module.__dict__["forward"] = _wrapper(module, module.forward, run)
+                module.__dict__["forward"] = Wrapped(module, module.forward, run)
             else:
                 entry[2] += 1
 
@@ -69,13 +70,24 @@ def unwrap(modules: Iterable[nn.Module]) -> None:
                 del _modules[id(module)]
 
 
-def _wrapper(module: nn.Module, forward: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return run(module, forward, args, kwargs)
+class Wrapped:
+    """What stands in place of a module's forward while a context is active."""
 
-    # What inspects a forward's signature (generate, Trainer, our own example maker) must still find it.
-    wrapped.__wrapped__ = forward  # type: ignore[attr-defined]
-    return wrapped
+    def __init__(self, module: nn.Module, forward: Callable[..., Any], run: Callable[..., Any]) -> None:
+        self.module, self.run = module, run
+        # What inspects a forward's signature (generate, Trainer, our own example maker) must still find it.
+        self.__wrapped__ = forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(self.module, self.__wrapped__, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the module that is made inside of the context computes with its own weights, unedited."""
+        own = _modules[id(self.module)][1]
+        return type(self.module).forward.__get__(memo[id(self.module)]) if own is None else own
+
+    def __reduce__(self) -> Any:
+        raise SiteError("A model inside of attrim.edit cannot be pickled; leave the context first.")
 
 
 def without_fast_path(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
