@@ -79,6 +79,7 @@ class Wrapped:
         self.__wrapped__ = forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's own forward, as ``run`` wants it."""
         return self.run(self.module, self.__wrapped__, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
