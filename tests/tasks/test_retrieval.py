@@ -37,6 +37,29 @@ def test_questions_belong_to_their_paragraphs(squad):
     assert again == examples != other
 
 
+def test_few_paragraphs_of_each_article(tmp_path):
+    articles = [
+        {"paragraphs": [{"context": f"{title} {i}", "qas": [{"question": f"{title}?"}]} for i in range(size)]}
+        for title, size in {"long": 40, "short": 3, "other": 9}.items()
+    ]
+    (tmp_path / "dev-v1.1.json").write_text(json.dumps({"data": articles}))
+    task = load_task("retrieval", data=str(tmp_path), paragraphs=7, per_article=2, limit=5)
+    with pytest.raises(DataError, match="There are 6 paragraphs"):
+        list(task.examples())
+    chosen = [
+        [
+            e.texts[0]
+            for e in load_task(
+                "retrieval", data=str(tmp_path), paragraphs=6, per_article=2, limit=5, seed=seed
+            ).examples()
+            if e.label == -1
+        ]
+        for seed in (0, 1)
+    ]
+    assert chosen[0] != chosen[1]
+    assert [text.split()[0] for text in chosen[0]] == ["long", "long", "short", "short", "other", "other"]
+
+
 def test_ranks_by_hand():
     """Three paragraphs on the axes; a tie with the right paragraph counts against it."""
     labels = np.array([-1.0, -1.0, -1.0, 0.0, 1.0, 2.0])

@@ -45,17 +45,20 @@ class Retrieval(Task):
     Parameters
     ----------
     paragraphs : how many paragraphs to choose from.
+    per_article : use at most so many paragraphs of an article (XQuAD takes five), because those of one article are
+        easily taken for one another.
     limit : how many of their questions to ask.
     """
 
     limit: int | None = 300
     paragraphs: int = 100
+    per_article: int | None = None
 
     metrics: ClassVar[Mapping[str, Metric]] = {"top-1": top(1), "top-5": top(5)}
 
     def examples(self) -> Iterator[Example]:
         """Yield the chosen paragraphs (label -1), then the questions (label: the place of their paragraph)."""
-        every = {paragraph: asked for article in squad_articles(self.data) for paragraph, asked in article if asked}
+        every = dict(self._paragraphs())
         if self.paragraphs < 2 or len(every) < self.paragraphs:
             raise DataError(f"There are {len(every)} paragraphs, so 'paragraphs' must lie between 2 and that number.")
         chosen = list(sample(every, self.paragraphs, self.seed))
@@ -67,6 +70,12 @@ class Retrieval(Task):
             )
         yield from (Example((paragraph,), -1.0) for paragraph in chosen)
         yield from (Example((text,), float(place)) for text, place in sample(questions, self.limit, self.seed))
+
+    def _paragraphs(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the paragraphs to choose from, with their questions."""
+        for number, article in enumerate(squad_articles(self.data)):
+            asked = [(paragraph, questions) for paragraph, questions in article if questions]
+            yield from sample(asked, self.per_article, None if self.seed is None else self.seed + number)
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """Embed texts: ``[B, D]`` of length 1."""
