@@ -126,9 +126,9 @@ def check_fit(model: nn.Module, tokenizer: Any) -> None:
         )
 
 
-def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
+def longest_input(model: nn.Module, tokenizer: Any = None) -> int | None:
     """Return the number of tokens that the model and the tokenizer can take; None when there is no limit."""
-    limits = [tokenizer.model_max_length] if tokenizer.model_max_length < 10**9 else []
+    limits = [tokenizer.model_max_length] if tokenizer is not None and tokenizer.model_max_length < 10**9 else []
     config = getattr(model, "config", None)
     for field in ("max_position_embeddings", "n_positions"):
         if isinstance(limit := getattr(config, field, None), int) and limit > 0:

@@ -116,6 +116,31 @@ def test_averages_of_another_model_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_averages_of_another_tokenizer_are_refused(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_model("tiny-bert").save_pretrained(tmp_path / "other")
+    tokenizer = load_tokenizer("tiny-bert")
+    tokenizer.add_tokens(["another"])
+    tokenizer.save_pretrained(tmp_path / "other")
+    words = ["bake", str(tmp_path / "other"), "--edit", f"constant:{averages}", "--output", str(tmp_path / "out")]
+    assert main([*words, "--kind", "auto"]) == 2
+    assert "with another tokenizer" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("length", "message"), [("100000", "take 51 tokens"), ("52", "take 51 tokens"), ("0", "at least 1")]
+)
+def test_a_length_that_the_model_cannot_take(
+    length: str, message: str, averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bake", "tiny-bert", "--edit", f"constant:{averages}", "--rounds", "0", "--length", length]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [("threshold:0.1", "cannot be baked"), ("gate:0,heads=9", "matches no head"), ("constant:nowhere", "no saved")],

@@ -39,8 +39,6 @@ class Bake(OnModel):
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
         from ..bake import bake, cost
-        from ..bake.costs import longest
-        from ..errors import ArtefactError
         from ..loading import quiet, saved_kind
         from ..studies.settings import parse_settings
 
@@ -48,18 +46,19 @@ class Bake(OnModel):
         settings = parse_settings(self.edit, self.select())
         kind = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
         model = self.load_model(kind)
-        self.check_stats(model, self.edit)
+        tokenizer = self._tokenizer()
+        self.check_stats(self.edit, model, tokenizer)
         baked = bake(model, *(edit for edits in settings.values() for edit in edits))
         notes = [f"The model is in {self.output}; load it with attrim.load, or give the folder to any attrim command."]
-        length = self.length or min(128, longest(baked) or 128)
+        length = self._length(model, baked)
+        before, after = cost(model, length), cost(baked, length)
         timed = self._timed(model, baked, length)
         with quiet():
             baked.save_pretrained(self.output)
-        try:
-            self.load_tokenizer().save_pretrained(self.output)
-        except ArtefactError:
+        if tokenizer is None:
             notes.append("The model came without a tokenizer, so none is saved.")
-        before, after = cost(model, length), cost(baked, length)
+        else:
+            tokenizer.save_pretrained(self.output)
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
         data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": length}
         data |= {"speed": None if timed is None else dataclasses.asdict(timed)}
@@ -77,6 +76,26 @@ class Bake(OnModel):
                 raise ParameterError(f"{name} must be at least {least}, not {value}.")
         if self.output.is_file():
             raise ArtefactError(f"{self.output} is a file; give a folder with --output.")
+
+    def _tokenizer(self) -> Any:
+        """The tokenizer of the model, if it came with one."""
+        from ..errors import ArtefactError
+
+        try:
+            return self.load_tokenizer()
+        except ArtefactError:
+            return None
+
+    def _length(self, model: Any, baked: Any) -> int:
+        """The length of the texts that are timed and counted; refuses one that the model cannot take."""
+        from ..bake.costs import longest
+        from ..errors import ParameterError
+        from ..loading import longest_input
+
+        most = min(filter(None, (longest(baked), longest_input(model))), default=None)
+        if most is not None and self.length is not None and self.length > most:
+            raise ParameterError(f"length cannot be {self.length}: the model and its constants take {most} tokens.")
+        return self.length or min(128, most or 128)
 
     def _timed(self, model: Any, baked: Any, length: int) -> Speed | None:
         """Time both models; one that became slower is refused, so that the model stays as it was."""

@@ -80,11 +80,11 @@ class OnModel(Command):
 
         return load_model(self.model, kind, **self.model_options())
 
-    def check_stats(self, model: Any, edits: Iterable[str]) -> None:
-        """Refuse edits that read stats of another model."""
+    def check_stats(self, edits: Iterable[str], model: Any, tokenizer: Any) -> None:
+        """Refuse edits that read stats of another model or tokenizer."""
         from ..studies.settings import check_stats
 
-        check_stats(edits, model)
+        check_stats(edits, model, tokenizer)
 
     def model_options(self) -> dict[str, Any]:
         """How to load the model, as :func:`attrim.load_model` takes it."""

@@ -35,7 +35,7 @@ class Evaluate(OnData):
         settings = parse_settings(self.edit, self.select())
         task = self.load_task()
         model, tokenizer = task.load_model(self.model, **self.model_options()), self.load_tokenizer()
-        self.check_stats(model, self.edit)
+        self.check_stats(self.edit, model, tokenizer)
         if self.output is None:
             results = evaluate_each(model, task, tokenizer, settings, progress=self.progress)
             notes = []

@@ -35,7 +35,7 @@ class Export(OnModel):
         from ..loading import check_fit
 
         model, tokenizer = self.load_model(), self.load_tokenizer()
-        self.check_stats(model, self.edit)
+        self.check_stats(self.edit, model, tokenizer)
         check_fit(model, tokenizer)
         inputs = {name: value.to(self.device) for name, value in tokenizer(self.text, return_tensors="pt").items()}
         edits = [parse_edit(text) for text in self.edit]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ class Measure(OnData):
 
     def run(self) -> Outcome:
         """Load everything, measure, and write stats and figures when ``output`` is given."""
+        from ..digests import tokenizer_digest
         from ..edits import parse_edit
         from ..measure import Checkpoint, measure
 
@@ -40,12 +42,13 @@ class Measure(OnData):
         watching = [parse_stat(text) for text in self.stats]
         task = self.load_task()
         model, tokenizer = task.load_model(self.model, **self.model_options()), self.load_tokenizer()
-        self.check_stats(model, self.edit)
+        self.check_stats(self.edit, model, tokenizer)
         checkpoint = None
         if self.output is not None:
             checkpoint = Checkpoint(self.output / "unfinished", identity=self._identity(task, edits))
         batches = task.feed(model, tokenizer)
         stats = measure(model, batches, watching, self.select(), self.progress, edits, checkpoint=checkpoint)
+        stats.origin = dataclasses.replace(stats.origin, tokenizer=tokenizer_digest(tokenizer))
         notes, written = [], []
         if self.output is not None and checkpoint is not None:
             stats.save(self.output)

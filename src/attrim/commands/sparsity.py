@@ -83,7 +83,7 @@ class Sparsity(OnData):
         sweep, heads = self.sweep(), [parse_head(text) for text in self.show_heads]
         task = self.load_task()
         model, tokenizer = self.load_model(task.kind), self.load_tokenizer()
-        self.check_stats(model, [*self.edit, *filter(None, [self.layer_edit])])
+        self.check_stats([*self.edit, *filter(None, [self.layer_edit])], model, tokenizer)
         found = sparsity(
             model,
             task,

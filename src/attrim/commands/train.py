@@ -57,8 +57,8 @@ class Train(OnTraining, Recipe):
         with own_randomness():
             seed_everything(self.seed, "head")
             model = self._load(training)
-        self.check_stats(model, self.edit)
         tokenizer = self.load_tokenizer()
+        self.check_stats(self.edit, model, tokenizer)
         if getattr(model.config, "pad_token_id", None) is None:
             model.config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
         with Run.open(self.output or Path("runs"), self._identity(training, validation, edits), name="train") as run:

@@ -63,6 +63,7 @@ class Origin:
     edits : descriptions of the edits that were active.
     data : what was seen.
     attention : a hash of the weights of each site's attention module, by the site's name.
+    tokenizer : a hash of the tokenizer, where the measurement knew it.
     version : the attrim that measured.
     """
 
@@ -73,6 +74,7 @@ class Origin:
     data: Fingerprint = field(default_factory=Fingerprint)
     version: str = ""
     attention: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: str = ""
 
     def __add__(self, other: Origin) -> Origin:
         """The origin of two parts together; refuses parts of different models or selections, and a part of itself."""
@@ -82,21 +84,23 @@ class Origin:
                 raise ArtefactError(
                     f"Stats with {name} {mine!r} do not fit stats with {name} {theirs!r}; merge parts of one kind."
                 )
-        self.require_same_attention(other.attention, "merge parts of one model")
+        self.require_same_source(other.attention, other.tokenizer, "merge parts of one model")
         if self.data == other.data and self.data.examples:
             raise ArtefactError(
                 f"Both stats were measured on the same {self.data.examples} examples; merge each part once."
             )
         return dataclasses.replace(self, data=self.data + other.data)
 
-    def require_same_attention(self, digests: Mapping[str, str], remedy: str) -> None:
-        """Refuse another model that only has the same shape; where no hashes are known it cannot be told."""
+    def require_same_source(self, attention: Mapping[str, str], tokenizer: str, remedy: str) -> None:
+        """Refuse another model that only has the same shape, and another tokenizer, by what is known of both."""
+        model = f"a model ({self.model or 'without a name'})"
         for site, mine in self.attention.items():
-            if digests.get(site, mine) != mine:
+            if attention.get(site, mine) != mine:
                 raise ArtefactError(
-                    f"The stats were measured on a model ({self.model or 'without a name'}) whose weights at {site!r} "
-                    f"are others; {remedy}."
+                    f"The stats were measured on {model} whose weights at {site!r} are others; {remedy}."
                 )
+        if self.tokenizer and tokenizer and self.tokenizer != tokenizer:
+            raise ArtefactError(f"The stats were measured on {model} with another tokenizer; {remedy}.")
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""

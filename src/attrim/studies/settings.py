@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ..digests import tokenizer_digest
 from ..edits import Edit, parse_edit
 from ..edits.parse import folders
 from ..evaluate import UNEDITED, Result, evaluate_settings
@@ -32,13 +33,14 @@ def parse_settings(texts: Sequence[str], select: Select | None = None) -> dict[s
     return settings
 
 
-def check_stats(texts: Iterable[str], model: nn.Module) -> None:
-    """Refuse edits that read stats (averages, histograms) of another model, which may have the same shape."""
+def check_stats(texts: Iterable[str], model: nn.Module, tokenizer: Any = None) -> None:
+    """Refuse edits that read stats (averages, histograms) of another model or tokenizer, whatever their shape."""
+    known = "" if tokenizer is None else tokenizer_digest(tokenizer)
     for text in texts:
         for folder in (folder for part in text.split(" then ") for folder in folders(part)):
             origin = Stats.origin_of(folder)
             remedy = f"so {text!r} does not fit this model: measure {folder!r} on it"
-            origin.require_same_attention(attention_digests(model), remedy)
+            origin.require_same_source(attention_digests(model), known, remedy)
 
 
 def evaluate_each(

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ...digests import tokenizer_digest, weights_digest
 from ...errors import DataError
 from ...families import make_constants
-from ...features.key import tokenizer_digest, weights_digest
 from ...progress import track
 from ...results import Result
 from ...runs import Run
