@@ -17,6 +17,7 @@ from attrim.commands import COMMANDS, Evaluate, Ls, Measure, Sites, Sparsity
 from attrim.commands.measure import parse_stat
 from attrim.commands.parsing import parse
 from attrim.errors import AttrimError
+from attrim.loading import load_model
 from attrim.stats.tokensparsity import TokenSparsity
 from attrim.tasks.glue import Sst2
 
@@ -138,6 +139,10 @@ def test_bad_yaml_is_one_sentence(tmp_path: Path, text: str | None, words: str) 
         ("export nowhere --text words --output out --edit threshold:bar=x", "cannot be 'x'; give a number"),
         ("measure tiny-bert", "give a file or folder"),
         ("sites /nowhere/at/all", "/nowhere/at/all"),
+        ("sites tiny-brt", "did you mean 'tiny-bert'?"),
+        ("measure tiny-bert --text words --max-length 0", "give at least 3"),
+        ("sparsity nowhere --task retrieval --row-bar -1", "must lie in [0, 1), not -1.0"),
+        ("sparsity nowhere --task retrieval --row-bar 1", "must lie in [0, 1), not 1.0"),
         ("sites tiny-bert --select-layers 9", "matches no head"),
     ],
 )
@@ -277,3 +282,19 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     finished = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert finished.returncode == 0
     assert finished.stderr == ""
+
+
+@pytest.mark.parametrize("more", ["", "--json"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_one_sentence(more: str) -> None:
+    command = f"{sys.executable} -m attrim ls edits {more} > /dev/full"
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("attrim: The result could not be printed (No space left")
+    assert finished.stderr.count("\n") == 1
+
+
+def test_a_missing_head_names_the_command_that_trains_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_model(MODEL).save_pretrained(tmp_path)
+    assert main(["evaluate", str(tmp_path), "--task", "glue/sst2", "--data", "built-in"]) == 2
+    assert "'attrim train'" in capsys.readouterr().err
