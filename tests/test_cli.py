@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 
 from attrim.cli import main
-from attrim.commands import COMMANDS, Evaluate, Ls, Sites
+from attrim.commands import COMMANDS, Evaluate, Ls, Measure, Sites, Sparsity
+from attrim.commands.measure import parse_stat
 from attrim.commands.parsing import parse
 from attrim.errors import AttrimError
+from attrim.loading import load_model
+from attrim.stats.tokensparsity import TokenSparsity
+from attrim.tasks.glue import Sst2
 
 MODEL = "tiny-bert"
 
@@ -60,9 +64,41 @@ def test_yaml_may_leave_required_flags_to_the_command_line(tmp_path: Path) -> No
         parse(["evaluate", "--config", str(path)], COMMANDS)
 
 
+def test_yaml_values_are_read_as_flags_are(tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text(
+        "model: some/model\ntask: 7\nrevision: 0123\nlimit: null\noutput: 5\njson: on\nbars: 1e-3\nbits: [2, 3]\n"
+        "target: 1\nedit: threshold:0.1\ncompare: [earlier]\nformats: svg\ndtype: bfloat16\nshow-heads: [0/2]\n"
+    )
+    assert parse(["sparsity", "--config", str(path)], COMMANDS) == Sparsity(
+        config=path, model="some/model", task="7", revision="0123", limit=None, output=Path("5"), json=True,
+        bars=(1e-3,), bits=(2, 3), target=1.0, edit=("threshold:0.1",), compare=(Path("earlier"),), formats=("svg",),
+        dtype="bfloat16", show_heads=("0/2",),
+    )  # fmt: skip
+    path.write_text("stats: moments\ntext: one text\n")
+    command = parse(["measure", "some/model", "--config", str(path)], COMMANDS)
+    assert command == Measure(config=path, model="some/model", stats=("moments",), text=("one text",))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("limit: [1", "not valid YAML"), ("limmit: 3", "did you mean 'limit'"), ("- 3", "flag: value"), (None, "read")],
+    [
+        ("limit: [1", "not valid YAML"),
+        ("limmit: 3", "did you mean 'limit'"),
+        ("- 3", "flag: value"),
+        (None, "read"),
+        ("", "is empty; write 'flag: value'"),
+        ("# nothing yet\n", "is empty"),
+        ("batch_size: x", "key 'batch_size' of .*bad.yaml cannot be 'x'; give a whole number"),
+        ("batch_size:", "'batch_size' .* cannot be ''; give a whole number"),
+        ("limit: abc", "'limit' .* give a whole number"),
+        ("limit: [5]", "'limit' .* give a whole number"),
+        ("json: perhaps", "'json' .* give true or false"),
+        ("output: [a, b]", "'output' .* give a path"),
+        ("dtype: float23", "'dtype' .* did you mean 'float32'"),
+        ("select_layers: [0, one]", "'select_layers' .* give a list whose entries are each a whole number"),
+        ("edit: {threshold: 0.1}", "'edit' .* give a list whose entries are each a text"),
+    ],
 )
 def test_bad_yaml_is_one_sentence(tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path / "bad.yaml"
@@ -92,8 +128,21 @@ def test_bad_yaml_is_one_sentence(tmp_path: Path, text: str | None, words: str) 
         ("measure tiny-bert --text words --data built-in", "one of them"),
         ("measure tiny-bert --text words --stats histgram", "histogram"),
         ("measure tiny-bert --text words --stats histogram:row=true", "rows"),
+        ("measure nowhere --text words --stats sample:count=abc", "'count' of the stat sample cannot be 'abc'"),
+        ("measure nowhere --text words --stats values:low=abc", "give a number"),
+        ("measure nowhere --text words --stats values:moment=layer_outptu", "did you mean 'layer_output'"),
+        ("evaluate nowhere --task retrieval --data built-in --option paragraphs=abc", "give a whole number"),
+        ("evaluate nowhere --task glue/sst2 --option min_words=x", "'min_words' of the task glue/sst2"),
+        ("evaluate nowhere --task glue/sst2 --option label_order=[1,x]", "a list whose entries are each a whole"),
+        ("evaluate nowhere --task glue/sst2 --option label_order=[1", "'[1'"),
+        ("train nowhere --task glue/sst2 --train-option local_files_only=perhaps", "true or false"),
+        ("export nowhere --text words --output out --edit threshold:bar=x", "cannot be 'x'; give a number"),
         ("measure tiny-bert", "give a file or folder"),
         ("sites /nowhere/at/all", "/nowhere/at/all"),
+        ("sites tiny-brt", "did you mean 'tiny-bert'?"),
+        ("measure tiny-bert --text words --max-length 0", "give at least 3"),
+        ("sparsity nowhere --task retrieval --row-bar -1", "must lie in [0, 1), not -1.0"),
+        ("sparsity nowhere --task retrieval --row-bar 1", "must lie in [0, 1), not 1.0"),
         ("sites tiny-bert --select-layers 9", "matches no head"),
     ],
 )
@@ -202,6 +251,15 @@ def test_a_finished_run_is_not_repeated(squad: Path, tmp_path: Path, monkeypatch
     assert command.run().data["results"] == first
 
 
+def test_options_become_what_the_fields_of_the_task_are() -> None:
+    options = ("label_order=[1, 0]", "min-words=6", "revision=12", "local_files_only=yes", "seed=null", "layout=grid")
+    task = Evaluate(model=MODEL, task="glue/sst2", option=options).load_task()
+    assert isinstance(task, Sst2)
+    assert (task.label_order, task.min_words, task.revision) == ((1, 0), 6, "12")
+    assert (task.local_files_only, task.seed, task.layout) == (True, None, "grid")
+    assert repr(parse_stat("token-sparsity:bars=1e-3")) == repr(TokenSparsity((1e-3,)))
+
+
 def test_python_and_command_line_share_the_dataclass() -> None:
     assert parse(["ls", "edits", "--json"], COMMANDS) == Ls(kind="edits", json=True)
 
@@ -224,3 +282,19 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     finished = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert finished.returncode == 0
     assert finished.stderr == ""
+
+
+@pytest.mark.parametrize("more", ["", "--json"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_one_sentence(more: str) -> None:
+    command = f"{sys.executable} -m attrim ls edits {more} > /dev/full"
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("attrim: The result could not be printed (No space left")
+    assert finished.stderr.count("\n") == 1
+
+
+def test_a_missing_head_names_the_command_that_trains_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_model(MODEL).save_pretrained(tmp_path)
+    assert main(["evaluate", str(tmp_path), "--task", "glue/sst2", "--data", "built-in"]) == 2
+    assert "'attrim train'" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attrim.cli import main
 from attrim.commands import COMMANDS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -37,6 +38,15 @@ def test_examples(page: str, examples: int) -> None:
         with contextlib.redirect_stdout(printed):
             exec(code, names)  # the page is ours
         assert printed.getvalue() == shown, code
+
+
+def test_ls_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (DOCS / "commands" / "ls.md").read_text()
+    blocks = re.findall(r"```console\n\$ attrim (ls [a-z]+)\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    for words, shown in blocks:
+        assert main(words.split()) == 0
+        assert capsys.readouterr().out == shown
 
 
 @pytest.mark.parametrize("name", COMMANDS)

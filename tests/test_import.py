@@ -70,6 +70,12 @@ def test_registered_classes_appear_without_being_listed() -> None:
         assert name in dir(attrim)
 
 
+def test_a_star_imports_every_public_name() -> None:
+    names = run("import attrim; before = {*globals()}; from attrim import *; print(*({*globals()} - before))").split()
+    assert {"Threshold", "Histogram", "Select", "Site", "measure", "edit", "bake", "load"} <= set(names)
+    assert set(names) == {*attrim.__all__, "before"}
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Treshold"):
         attrim.Treshold  # noqa: B018

@@ -206,3 +206,18 @@ def test_the_shares_of_the_spec_on_squad_paragraphs(shared_data: Path) -> None:
     assert share(histogram.sparsity(1e-3)) == pytest.approx(0.457, abs=0.05)
     assert share(histogram.sparsity(1e-2)) == pytest.approx(0.905, abs=0.03)
     assert share(histogram.share_below_uniform()) == pytest.approx(0.821, abs=0.02)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_token_number_beyond_the_vocabulary_is_named(place: int) -> None:
+    given = batches(2)
+    given[place]["input_ids"][0, 0] = 60
+    with pytest.raises(DataError, match=r"numbers up to 60 but the model has 60 embeddings.* check the tokenizer"):
+        attrim.measure(bert(), given, Histogram(), progress=False)
+
+
+def test_other_failures_of_a_model_stay_what_they_are() -> None:
+    given = batches(2)
+    given[1]["token_type_ids"] = torch.full_like(given[1]["input_ids"], 9)
+    with pytest.raises(IndexError):
+        attrim.measure(bert(), given, Histogram(), progress=False)

@@ -42,6 +42,8 @@ class LazyPackage(ModuleType):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__all__":  # asked for by ``from attrim import *``
+            return self._public()
         if name in self._names:
             module = import_module(f"{self.__name__}.{self._names[name]}")
             value = module if self._names[name] == name else getattr(module, name)
@@ -53,7 +55,10 @@ class LazyPackage(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*vars(self), *self._names, *self._members()})
+        return sorted({*vars(self), *self._public()})
+
+    def _public(self) -> list[str]:
+        return sorted({*self._names, *self._members()})
 
     def _members(self) -> dict[str, Any]:
         """Everything that is registered, by class name."""

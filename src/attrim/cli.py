@@ -24,12 +24,7 @@ def main(words: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         command = parse(sys.argv[1:] if words is None else words, COMMANDS)
-        outcome = command.run()
-        if command.json:
-            print(json.dumps(_plain(outcome.data), indent=2, ensure_ascii=False, allow_nan=False))
-        else:
-            _show(outcome)
-        sys.stdout.flush()
+        _print(command.run(), command.json)
     except AttrimError as error:
         print(f"attrim: {error}", file=sys.stderr)
         return USER_ERROR
@@ -37,9 +32,27 @@ def main(words: Sequence[str] | None = None) -> int:
         print("attrim: stopped; what was written so far is complete and the same command goes on.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has gone; without this Python would complain again when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()  # the reader (head, less) has gone
     return 0
+
+
+def _print(outcome: Outcome, as_json: bool) -> None:
+    try:
+        if as_json:
+            print(json.dumps(_plain(outcome.data), indent=2, ensure_ascii=False, allow_nan=False))
+        else:
+            _show(outcome)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_output()
+        raise AttrimError(f"The result could not be printed ({error.strerror}); print it elsewhere.") from error
+
+
+def _give_up_output() -> None:
+    """Let nothing more be written: Python would complain again when it closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show(outcome: Outcome) -> None:

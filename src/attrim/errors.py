@@ -10,13 +10,18 @@ class AttrimError(Exception):
     """Something a user can put right. The command line prints it as one sentence and exits with code 2."""
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``did you mean ...?`` with the known name that is most like this one; empty when none is."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
 class UnknownName(AttrimError):
     """A name that no registry knows."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}."
+        hint = nearest(name, known) or f"known are {', '.join(known) or 'none'}."
         super().__init__(f"There is no {kind} named {name!r}; {hint}")
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 from . import sources, tiny
 from .bake.model import loadable
-from .errors import ArtefactError, UnknownName
+from .errors import ArtefactError, DataError, UnknownName
 from .sources import first_line, one_sentence
 
 KINDS = {
@@ -117,13 +117,29 @@ def load_tokenizer(
 
 def check_fit(model: nn.Module, tokenizer: Any) -> None:
     """Raise an error when the tokenizer makes numbers that the model has no embedding for."""
-    table = model.get_input_embeddings()  # type: ignore[operator]
-    rows, largest = table.weight.shape[0], max(tokenizer.get_vocab().values(), default=-1)
-    if largest >= rows:
-        raise ArtefactError(
-            f"The tokenizer makes token numbers up to {largest} but the model has {rows} embeddings; "
-            "load both from the same name."
-        )
+    if misfit := _misfit(model, max(tokenizer.get_vocab().values(), default=-1)):
+        raise ArtefactError(f"The tokenizer makes {misfit}")
+
+
+def check_tokens(model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Raise an error when a batch holds token numbers that the model has no embedding for."""
+    tokens = [inputs[name] for name in ("input_ids", "decoder_input_ids") if isinstance(inputs.get(name), Tensor)]
+    largest = max((int(numbers.max()) for numbers in tokens if numbers.numel()), default=-1)
+    if misfit := _misfit(model, largest):
+        raise DataError(f"A batch holds {misfit}")
+
+
+def _misfit(model: nn.Module, largest: int) -> str:
+    """What is wrong with token numbers up to ``largest``; empty when the model has an embedding for each of them."""
+    if largest < 0 or not hasattr(model, "get_input_embeddings"):
+        return ""
+    table = getattr(model.get_input_embeddings(), "weight", None)  # type: ignore[operator]
+    if table is None or largest < len(table):
+        return ""
+    return (
+        f"token numbers up to {largest} but the model has {len(table)} embeddings, which is its vocabulary; "
+        "check the tokenizer, and load both from the same name."
+    )
 
 
 def longest_input(model: nn.Module, tokenizer: Any = None) -> int | None:
@@ -154,7 +170,7 @@ def _check_report(name: str, kind: str, model: Any, report: dict[str, Any], new_
     if missing and not new_head:
         raise ArtefactError(
             f"{name!r} has no trained {kind} head ({missing[0]} is missing); choose a model that was trained for it, "
-            "or pass new_head=True to start from random weights and train it."
+            "or train a new head ('attrim train', or load with new_head=True in Python)."
         )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from . import __version__
 from .edits.base import Edit
 from .errors import DataError, SiteError
+from .loading import check_tokens
 from .modes import in_mode
 from .select import Select
 from .sites.context import attach
@@ -68,7 +69,9 @@ def measure(
         raise DataError("There is nothing to measure on: the batches are empty.")
     total = len(batches) if isinstance(batches, Sized) else None
     with _prepared(model, device) as place, _bar(progress, total) as advance:
-        _find_sites(model, _inputs(batch, place))
+        inputs = _inputs(batch, place)
+        with _explained(model, inputs):
+            _find_sites(model, inputs)
         origin = _origin(model, select, edits)
         covered, expected = checkpoint.resume(stats, origin) if checkpoint is not None else (0, Fingerprint())
         for _ in range(covered):
@@ -91,7 +94,8 @@ def measure(
                 inputs = _inputs(batch, place)
                 for stat in stats:
                     stat.begin(inputs)
-                model(**inputs)
+                with _explained(model, inputs):
+                    model(**inputs)
                 origin = _seen(origin, inputs)
                 advance()
                 done += 1
@@ -140,6 +144,19 @@ def _find_sites(model: nn.Module, inputs: dict[str, Any]) -> None:
         find_sites(model, one)
     except SiteError:
         find_sites(model, inputs)
+
+
+@contextlib.contextmanager
+def _explained(model: nn.Module, inputs: dict[str, Any]) -> Iterator[None]:
+    """Say so when a model fails because it has no embedding for a token number.
+
+    Only a model that failed is asked: some replace numbers beyond their embeddings by images, and run.
+    """
+    try:
+        yield
+    except (IndexError, RuntimeError, SiteError):
+        check_tokens(model, inputs)
+        raise
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from safetensors import SafetensorError
 
-from .errors import ArtefactError
+from .errors import ArtefactError, nearest
 from .tiny import TINY
 
 log = logging.getLogger(__name__)
@@ -45,10 +45,16 @@ def find(
     fetch = not local_files_only and reachable(name, "model", revision)
     if not fetch and not _is_cached(name, revision, cache_dir):
         raise ArtefactError(
-            f"The model {name!r} is not in the local cache and the hub is not used or cannot be reached; "
-            f"go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
+            f"The model {name!r}{_built_in(name)} is not in the local cache and the hub is not used or cannot be "
+            f"reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
         )
     return name, {**options, "revision": revision or "main", "cache_dir": cache_dir, "local_files_only": not fetch}
+
+
+def _built_in(name: str) -> str:
+    """A remark about the built-in model that a name is almost the name of."""
+    hint = nearest(name, BUILT_IN)
+    return f" ({hint})" if hint else ""
 
 
 def need_safetensors(source: str) -> None:
@@ -93,8 +99,9 @@ def reachable(name: str, kind: Literal["model", "dataset"], revision: str | None
             f"The {label} needs permission; accept its terms on its hub page and run 'hf auth login'."
         ) from error
     except RepositoryNotFoundError as error:
+        hint = _built_in(name) if kind == "model" else ""
         raise ArtefactError(
-            f"The hub has no public {label}; check the spelling, give a local folder, or log in if it is private."
+            f"The hub has no public {label}{hint}; check the spelling, give a local folder, or log in if it is private."
         ) from error
     except RevisionNotFoundError as error:
         raise ArtefactError(f"The {label} has no revision {revision!r}; leave it out to use the newest.") from error

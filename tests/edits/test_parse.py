@@ -63,7 +63,7 @@ def test_gate() -> None:
         ("threshold", "exactly one"),
         ("gate", "lacks 'factors'"),
         ("uniform:3", "too many values"),
-        ("mask:cells.pt", "make this edit in Python"),
+        ("mask:cells.pt", "'cells' of the edit 'mask' cannot be .*do this in Python"),
         ("random-drop:0.5,seed=1.5", "a whole number"),
     ],
 )

@@ -14,8 +14,11 @@ import attrim.studies.sparsity.measuring as measuring
 from attrim.cli import main
 from attrim.commands import Sparsity
 from attrim.errors import ArtefactError, ParameterError, UnknownName
+from attrim.loading import load_model, load_tokenizer
 from attrim.runs import Run
+from attrim.studies.sparsity import sparsity
 from attrim.studies.sparsity.compare import read_run
+from attrim.tasks import load_task
 
 FAST = {"formats": ("png",), "bars": (0.01, 0.05), "bits": (3,), "methods": ("linear-slog-clamped-midval", "lloyd-max")}
 
@@ -202,3 +205,11 @@ def test_a_wrong_sweep_is_found_before_long_work(
     monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("work began"))
     with pytest.raises(error, match=words):
         command(squad, tmp_path, **flags).run()
+
+
+def test_a_wrong_row_bar_is_refused_in_python_too(squad: Path, tmp_path: Path) -> None:
+    task = load_task("retrieval", data=str(squad), paragraphs=6, limit=8)
+    model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
+    with pytest.raises(ParameterError, match=r"must lie in \[0, 1\), not -1"):
+        sparsity(model, task, tokenizer, row_bar=-1, output=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -191,6 +191,8 @@ def test_masking_while_training_keeps_special_tokens(texts):
 def test_refusals(texts):
     with pytest.raises(ParameterError, match="stride must lie between 0 and 7"):
         list(load_task("causal-lm", data=texts, stride=8, max_length=8).batches(TOKENIZER))
+    with pytest.raises(ParameterError, match="window of 1 tokens has nothing to predict"):
+        list(load_task("causal-lm", data=texts, max_length=1).batches(TOKENIZER))
     with pytest.raises(ParameterError, match="share of masked tokens"):
         load_task("masked-lm", data=texts, share=0)
     blind = tiny_tokenizer()

@@ -8,9 +8,10 @@ import json
 import pytest
 import torch
 
-from attrim.errors import DataError
+from attrim.errors import DataError, ParameterError
 from attrim.loading import load_model, load_tokenizer
-from attrim.tasks import load_task
+from attrim.tasks import Example, load_task
+from attrim.tasks.rows import encode_texts
 
 
 def texts(**options):
@@ -89,3 +90,22 @@ def test_feed_is_ready_for_the_model(tmp_path, name):
     assert inputs["input_ids"].shape == (2, 512)
     with torch.no_grad():
         assert torch.isfinite(model(**inputs).last_hidden_state).all()
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1, 2])
+def test_a_length_without_room_for_text_is_refused(tmp_path, length):
+    """Tokenizers would not cut at all."""
+    (tmp_path / "texts.txt").write_text("some text\n")
+    tokenizer = load_tokenizer("tiny-bert")
+    with pytest.raises(ParameterError, match=f"max_length {length} leaves no room .* 2 special tokens; .* at least 3"):
+        list(load_task("text", data=str(tmp_path), max_length=length).batches(tokenizer))
+    [batch] = load_task("text", data=str(tmp_path), max_length=3).batches(tokenizer)
+    assert batch.inputs["input_ids"].shape == (1, 3)
+
+
+def test_a_pair_needs_room_for_both_texts():
+    tokenizer, pair = load_tokenizer("tiny-bert"), [Example(("one", "other"))]
+    with pytest.raises(ParameterError, match=r"max_length 4 leaves no room .* 3 special tokens; give at least 5"):
+        list(encode_texts(pair, tokenizer, 4))
+    [row] = encode_texts(pair, tokenizer, 5)
+    assert len(row.inputs["input_ids"]) == 5

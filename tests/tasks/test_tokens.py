@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attrim.edits.threshold import Threshold
-from attrim.errors import DataError
+from attrim.errors import DataError, ParameterError
 from attrim.evaluate import evaluate
 from attrim.loading import load_tokenizer
 from attrim.select import Select
@@ -168,6 +168,11 @@ def test_refusals(tmp_path, content, options, message):
     (tmp_path / "eng.testa.gz").write_bytes(gzip.compress(content.encode()))
     with pytest.raises(DataError, match=message):
         list(load_task("tokens/ner", **{"data": str(tmp_path), **options}).examples())
+
+
+def test_a_length_without_room_for_words_is_refused(data):
+    with pytest.raises(ParameterError, match="max_length 1 leaves no room"):
+        list(load_task("tokens/ner", data=data, max_length=1).batches(TOKENIZER))
 
 
 def test_other_tags_and_columns(tmp_path):

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from ..convert import convert
 from ..errors import ParameterError, UnknownName
 
 if TYPE_CHECKING:
@@ -157,9 +158,8 @@ class OnData(OnModel):
 
 
 def named_values(texts: Iterable[str], owner: str, kind: Any) -> dict[str, Any]:
-    """Read ``name=value`` texts; the names must be parameters of ``kind``, which ``owner`` names in errors."""
-    import yaml
-
+    """Read ``name=value`` texts as the type hints of the dataclass ``kind`` ask for; ``owner`` names it in errors."""
+    hints = get_type_hints(kind)
     known = [name for name in inspect.signature(kind).parameters if name != "select"]
     values: dict[str, Any] = {}
     for text in texts:
@@ -169,5 +169,17 @@ def named_values(texts: Iterable[str], owner: str, kind: Any) -> dict[str, Any]:
             raise ParameterError(f"The option {text!r} of the {owner} has no value; write {name}=VALUE.")
         if name not in known:
             raise UnknownName(f"option of the {owner}", name, known)
-        values[name] = yaml.safe_load(value)
+        values[name] = convert(_listed(value.strip()), hints[name], f"option {name!r} of the {owner}")
     return values
+
+
+def _listed(text: str) -> Any:
+    """The list that a text such as ``[1, 0]`` writes; any other text as it is."""
+    import yaml
+
+    if not text.startswith("["):
+        return text
+    try:
+        return yaml.load(text, yaml.BaseLoader)  # every entry stays a text
+    except yaml.YAMLError:
+        return text

@@ -34,11 +34,11 @@ class Export(OnModel):
         from ..export import export_head
         from ..loading import check_fit
 
+        edits = [parse_edit(text) for text in self.edit]
         model, tokenizer = self.load_model(), self.load_tokenizer()
         self.check_stats(self.edit, model, tokenizer)
         check_fit(model, tokenizer)
         inputs = {name: value.to(self.device) for name, value in tokenizer(self.text, return_tensors="pt").items()}
-        edits = [parse_edit(text) for text in self.edit]
         tensors = export_head(model, inputs, self.select(), self.output, self.format, edits)
         table = Table("file", "rows x columns", title=f"{self.model}: {self.format} words of one head")
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}

@@ -8,10 +8,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import tyro
 
+from ..convert import convert
 from ..errors import AttrimError, UnknownName
 from .base import Command
 
@@ -66,14 +67,14 @@ def _defaults(kind: type[Command], words: Sequence[str]) -> Any:
         return tyro.MISSING_NONPROP
     values = {key.replace("-", "_"): value for key, value in _read_yaml(path).items()}
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    for key in values:
+    hints = get_type_hints(kind)
+    for key, value in values.items():
         if key not in fields:
             raise UnknownName(f"key of {path}", key, fields)
+        values[key] = convert(value, hints[key], f"key {key!r} of {path}")
     for name, field in fields.items():
-        if name in values:
-            values[name] = tuple(values[name]) if isinstance(values[name], list) else values[name]
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            values[name] = tyro.MISSING
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            values.setdefault(name, tyro.MISSING)
     return kind(**values)
 
 
@@ -90,14 +91,17 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # Values stay texts, as flags are: 1e-3 and 0123 mean the same in both, and the command's types say the rest.
+        values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
     except OSError as error:
         raise UsageError(f"The configuration {path} cannot be read ({error.strerror}); check the path.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid YAML ({' '.join(str(error).split())}); repair it.") from error
+    if values is None:
+        raise UsageError(f"{path} is empty; write 'flag: value' lines into it, or leave --config out.")
     if not isinstance(values, dict):
         raise UsageError(f"{path} must hold 'flag: value' lines, not a {type(values).__name__}.")
-    return {str(key): value for key, value in values.items()}
+    return values
 
 
 def _sentence(box: str) -> str:

@@ -77,9 +77,10 @@ class Sparsity(OnData):
 
     def run(self) -> Outcome:
         """Load everything, run the study and show what it found."""
-        from ..studies.sparsity import sparsity
+        from ..studies.sparsity import check_row_bar, sparsity
         from .tables import CAPTION, results_table, shares_table
 
+        check_row_bar(self.row_bar)
         sweep, heads = self.sweep(), [parse_head(text) for text in self.show_heads]
         task = self.load_task()
         model, tokenizer = self.load_model(task.kind), self.load_tokenizer()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from torch import Tensor
 
+from ..convert import convert
 from ..errors import ParameterError, UnknownName
 from ..select import Select
 from .base import EDITS, Edit
 
 SELECT_FIELDS = ("roles", "layers", "heads", "names")
-BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
-WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def parse_edit(text: str) -> Edit:
@@ -97,25 +95,7 @@ def _value(kind: type[Edit], item: dataclasses.Field[Any], text: str) -> Any:
     """The text of one field as what the field's type hint asks for."""
     if "parse" in item.metadata:
         return item.metadata["parse"](text)
-    hint = get_type_hints(kind)[item.name]
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    for option in sorted(options, key=lambda option: option is not int):  # a whole number stays one
-        if option is bool and text.lower() in BOOLEANS:
-            return BOOLEANS[text.lower()]
-        if get_origin(option) is Literal:
-            if text not in get_args(option):
-                raise UnknownName(f"value of {item.name!r}", text, get_args(option))
-            return text
-        if option in (int, float):
-            try:
-                return option(text)
-            except ValueError:
-                continue
-        if option is str:
-            return text
-    takes = [word for option, word in WORDS.items() if option in options]
-    way_out = f"give {' or '.join(takes)}" if takes else "it cannot be written as text, so make this edit in Python"
-    raise ParameterError(f"The field {item.name!r} of the edit {kind.registered_name!r} cannot be {text!r}; {way_out}.")
+    return convert(text, get_type_hints(kind)[item.name], f"field {item.name!r} of the edit {kind.registered_name!r}")
 
 
 def _selection(field: str, text: str) -> list[Any]:

@@ -111,6 +111,8 @@ class CausalLanguageModeling(LanguageModeling):
             raise DataError(f"{type(tokenizer).__name__} has no begin token; use begin_token='never'.")
         before = [token] if self.begin_token == "text" and tokenizer("a")["input_ids"][0] == token else []
         begin = [token] if self.begin_token == "window" else []
+        if max_length < 2:
+            raise ParameterError(f"A window of {max_length} tokens has nothing to predict; give max_length at least 2.")
         room = max_length - len(begin)
         if not 0 <= self.stride < room:
             raise ParameterError(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, ParameterError
 
 T = TypeVar("T")
 
@@ -66,10 +66,24 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
         yield chunk
 
 
+def check_room(tokenizer: Any, max_length: int, texts: int = 1) -> None:
+    """Raise an error when ``max_length`` leaves no token for one of the texts of a row.
+
+    Tokenizers cut nothing at all when even their special tokens do not fit.
+    """
+    special = tokenizer.num_special_tokens_to_add(pair=texts == 2)
+    if max_length < special + texts:
+        raise ParameterError(
+            f"max_length {max_length} leaves no room for text beside {special} special tokens; "
+            f"give at least {special + texts}."
+        )
+
+
 def encode_texts(examples: Iterable[Example], tokenizer: Any, max_length: int) -> Iterator[Row]:
     """One row an example: its text, or its two texts as a pair, cut to ``max_length`` tokens."""
     place = 0
     for chunk in chunks(examples):
+        check_room(tokenizer, max_length, len(chunk[0].texts))
         sides = [list(side) for side in zip(*(example.texts for example in chunk), strict=True)]
         encoded = tokenizer(*sides, truncation=True, max_length=max_length)
         for number, example in enumerate(chunk):

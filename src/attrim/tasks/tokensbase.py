@@ -16,7 +16,7 @@ from ..intervals import Metric
 from .base import Array, Task
 from .batching import Batch
 from .metrics import mean_ratio
-from .rows import IGNORED, Example, Row, chunks
+from .rows import IGNORED, Example, Row, check_room, chunks
 from .tokensdata import conll_file, first_tokens, sentences
 from .tokenspans import OUTSIDE, spans, to_iob2
 
@@ -65,6 +65,7 @@ class Tokens(Task):
             raise DataError(
                 f"{type(tokenizer).__name__} does not say which word a token is from; use a fast tokenizer."
             )
+        check_room(tokenizer, max_length)
         place = 0
         for chunk in chunks(examples):
             texts = [" ".join(example.texts) for example in chunk]

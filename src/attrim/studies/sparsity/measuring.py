@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ...errors import ArtefactError
+from ...errors import ArtefactError, ParameterError
 from ...measure import Checkpoint, Stats, measure
 from ...runs import Run
 from ...select import Select
@@ -27,6 +27,12 @@ from .sweep import Sweep
 Part = Literal["weights", "tokens", "distances", "hidden", "matrices"]
 CURVE = tuple(10.0 ** (power / 2) for power in range(-16, 0))  # half decades, for the curves of single tokens
 PROBES = {"query": 10.0, "key": 10.0, "value": 5.0, "scores": 20.0, "output": 5.0}  # moment to the end of its axis
+
+
+def check_row_bar(row_bar: float) -> None:
+    """Refuse a bar that every attention weight is above, or that none is."""
+    if not 0 <= row_bar < 1:
+        raise ParameterError(f"The row bar must lie in [0, 1), not {row_bar}.")
 
 
 @dataclass

@@ -27,7 +27,7 @@ from .claims import Claim, claims
 from .compare import of_run, read_runs, store_settings
 from .figures import draw
 from .layerwise import evaluate_layers
-from .measuring import Measuring, Part
+from .measuring import Measuring, Part, check_row_bar
 from .sweep import Setting, Sweep
 from .tables import write_tables
 from .weights import layer_mean
@@ -120,6 +120,7 @@ def sparsity(
     output : folder of runs; a run that was interrupted goes on, and one with other settings is added to.
     """
     sweep = sweep or Sweep()
+    check_row_bar(row_bar)
     others = read_runs(compare)
     known = {"study": "sparsity", "select": sweep.select.to_json(), **(identity or {"model": type(model).__name__})}
     known |= {"task": task.options(), "data": task.fingerprint()}
