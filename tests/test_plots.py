@@ -126,6 +126,8 @@ def test_a_text_is_wrapped_and_coloured() -> None:
     assert [text.get_text() for text in axes.texts] == [name for name, _ in tokens]
     places = [text.get_position() for text in axes.texts]
     assert all(column + len(name) <= ACROSS for (column, _), (name, _) in zip(places, tokens, strict=True))
+    (full,) = token_text([("a" * ACROSS, 0.0)], "share").axes[0].patches
+    assert full.get_x() + full.get_width() <= axes.get_xlim()[1]
     assert len({line for _, line in places}) == 4  # 40 tokens of 7 or 8 letters and a space, 104 a line
     assert len({patch.get_facecolor() for patch in axes.patches}) > 30
 

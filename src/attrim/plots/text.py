@@ -50,7 +50,7 @@ def token_text(tokens: Sequence[tuple[str, float]], label: str) -> Figure:
             color="white" if shade < 0.55 else "black",
             parse_math=False,
         )
-    axes.set_xlim(-1, ACROSS)
+    axes.set_xlim(-1, ACROSS + 1)
     axes.set_ylim(max(lines, FEWEST), 0)
     axes.set_axis_off()
     figure.colorbar(ScalarMappable(norm, colours), ax=axes, label=label, fraction=0.03, pad=0.01)
