@@ -26,7 +26,11 @@ from attrim.plots.tokens import token_sparsity
 from attrim.plots.values import value_histograms
 from attrim.select import Site
 from attrim.stats import Histogram
+from attrim.stats.majority import Majority
 from attrim.stats.values import Values
+from attrim.studies.sparsity.scores import KNOBS
+from attrim.studies.sparsity.sweep import LAYER
+from attrim.studies.sparsity.weights import majority_bars
 
 
 def histogram_of(sites: int, heads: int, role: str = "encoder") -> Histogram:
@@ -183,6 +187,13 @@ def test_no_axis_has_an_offset() -> None:
 def test_layers_are_whole_numbers() -> None:
     (axes,) = score_lines({"a": [Value(0, 1.0), Value(1, 2.0)]}, "layer", "score", axis="whole").axes
     assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
+def test_the_sparsity_study_says_which_numbers_are_whole_or_not_below_zero() -> None:
+    assert KNOBS[LAYER][2] == "whole"
+    majority = Majority()
+    majority.update(torch.softmax(torch.randn(1, 2, 9, 9), -1), site=Site("a", "encoder", 0, 2))
+    assert [bars.least for bars in majority_bars(majority).values()] == [0, 0]
 
 
 def test_axes_of_what_begins_at_zero_hold_every_marker() -> None:
