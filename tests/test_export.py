@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from attrim.cli import main
+from attrim.edits.quantize import Quantize
 from attrim.edits.threshold import Threshold
 from attrim.errors import DataError, ParameterError, SelectionError
-from attrim.export import PIPELINE, export_head
+from attrim.export import PIPELINE, export_head, export_tensor
 from attrim.select import Select
 from attrim.words import Format, from_lines, to_lines
 from zoo import ZOO, batch
@@ -52,6 +53,10 @@ def test_an_unknown_format_is_named(text: str) -> None:
 def test_what_is_no_number_or_no_matrix() -> None:
     with pytest.raises(DataError, match="no word"):
         Format().words(torch.tensor([float("nan")]))
+    with pytest.raises(DataError, match="no word"):
+        Format().words(torch.tensor([1e300], dtype=torch.float64))  # infinity in float32
+    with pytest.raises(DataError, match="no numbers to write"):
+        to_lines(torch.zeros(3, 0), Format())
     with pytest.raises(DataError, match="no matrix"):
         from_lines("00000000,00000000\n00000000\n", Format())
 
@@ -96,3 +101,108 @@ def test_the_command(tmp_path, capsys) -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)).double(), atol=0.01, rtol=0)
     assert main(words) == 2
     assert "one is exported at a time" in capsys.readouterr().err
+
+
+METHOD = "linear-slog-clamped-midval"
+
+
+def read_words(folder, name: str, form: str = "float32") -> torch.Tensor:
+    return from_lines((folder / f"{name}.hex").read_text(), Format.parse(form)).float()
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_head_with_the_codebook_and_the_codes_of_its_weights(tmp_path, bits: int) -> None:
+    model, inputs = BY_NAME["llama"].build(), batch(BY_NAME["llama"])
+    edits = [Threshold(0.05), Quantize(METHOD, bits), Threshold(0.1, select=Select(layers=0))]
+    export_head(model, inputs, Select(layers=1, heads=2), tmp_path, edits=edits)
+    codes = read_words(tmp_path, "codes", f"q{bits + 1}.0").long()
+    edges, values = (read_words(tmp_path, f"codebook-{name}")[0] for name in ("edges", "values"))
+    assert torch.equal(codes, load_file(tmp_path / "tensors.safetensors")["codes"])
+    assert len(values) == len(edges) + 1 == 2**bits
+    assert torch.equal(values[codes], read_words(tmp_path, "weights"))
+    before = torch.softmax(read_words(tmp_path, "scores"), -1)
+    before = torch.where(before > 0.05, before, 0.0)
+    assert torch.equal(codes, (before[..., None] >= edges).sum(-1))
+    about = json.loads((tmp_path / "export.json").read_text())
+    assert about["codebook"] == {"name": METHOD, "bits": bits, "tie": "upper"}
+
+
+def test_no_codes_where_the_codebook_is_not_of_this_head(tmp_path) -> None:
+    model, inputs = BY_NAME["bert"].build(), batch(BY_NAME["bert"])
+    for edit in (
+        Quantize(METHOD, 3, select=Select(layers=0)),
+        Quantize("ranking-token", 2),
+        Quantize(METHOD, 3, as_coded=True),
+    ):
+        assert list(export_head(model, inputs, Select(layers=1, heads=0), tmp_path, edits=[edit])) == list(PIPELINE)
+
+
+def test_the_command_with_a_tensor(tmp_path, capsys) -> None:
+    tensor = torch.rand(2, 3, 4).bfloat16()
+    save_file({"weights": tensor, "other": tensor + 1}, tmp_path / "file.safetensors")
+    words = [
+        "export",
+        "--tensor",
+        f"{tmp_path}/file.safetensors:weights",
+        "--output",
+        str(tmp_path / "words"),
+        "--json",
+    ]
+    assert main([*words, "--edit", f"quantize:{METHOD},bits=3"]) == 0
+    shapes = json.loads(capsys.readouterr().out)["shapes"]
+    assert shapes == {"tensor": [2, 3, 4], "codebook-edges": [7], "codebook-values": [8], "codes": [2, 3, 4]}
+    assert torch.equal(read_words(tmp_path / "words", "tensor"), tensor.float().reshape(6, 4))
+    edges, codes = read_words(tmp_path / "words", "codebook-edges")[0], read_words(tmp_path / "words", "codes", "q4.0")
+    assert torch.equal(codes, (tensor.float().reshape(6, 4)[..., None] >= edges).sum(-1).float())
+    about = json.loads((tmp_path / "words" / "export.json").read_text())
+    assert (about["file"], about["tensor"]) == (f"{tmp_path}/file.safetensors", "weights")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("missing.safetensors:weights", "cannot be read"),
+        ("missing.safetensors", "cannot be read"),
+        (".", "cannot be read"),
+        ("text.txt", "is no safetensors file"),
+        ("file.safetensors:weight", "did you mean 'weights'"),
+        ("file.safetensors", "holds 4 tensors (codes, empty, nan, weights); write"),
+        ("file.safetensors:codes", "is int64"),
+        ("file.safetensors:nan", "NaN and infinity"),
+        ("file.safetensors:empty", "no numbers to write"),
+    ],
+)
+def test_a_tensor_that_cannot_be_exported_is_one_sentence(tmp_path, monkeypatch, capsys, source, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("no tensors")
+    tensors = {
+        "weights": torch.ones(2),
+        "nan": torch.tensor([float("nan")]),
+        "empty": torch.ones(0),
+        "codes": torch.arange(2),
+    }
+    save_file(tensors, "file.safetensors")
+    assert main(["export", "--tensor", source, "--output", "words"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "words").exists()
+
+
+def test_what_does_not_go_together(tmp_path, capsys) -> None:
+    save_file({"weights": torch.ones(2)}, tmp_path / "file.safetensors")
+    tensor = ["--tensor", str(tmp_path / "file.safetensors"), "--output", str(tmp_path / "words")]
+    for words, message in (
+        (["tiny-bert", *tensor], "leave out MODEL"),
+        (["--select-heads", "1", *tensor], "leave out MODEL"),
+        (["tiny-bert", "--output", "words"], "Give MODEL and --text"),
+        (["--text", "one", "--output", "words"], "Give MODEL and --text"),
+        ([*tensor, "--edit", "threshold:0.1"], "whose codebook all numbers share"),
+    ):
+        assert main(["export", *words]) == 2
+        assert message in capsys.readouterr().err
+    twice = [Quantize(METHOD, 2), Quantize(METHOD, 3)]
+    for edits in (twice, [Quantize(METHOD, 2, renormalize=True)], [Quantize(METHOD, 2, as_coded=True)]):
+        with pytest.raises(ParameterError, match="whose codebook all numbers share"):
+            export_tensor(torch.ones(2), tmp_path / "words", edits=edits)
+    assert not (tmp_path / "words").exists()

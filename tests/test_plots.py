@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
@@ -12,14 +13,24 @@ from matplotlib.figure import Figure
 
 from attrim.errors import ArtefactError
 from attrim.plots import Point, distribution, head_histograms, head_map, save, score_against_sparsity
-from attrim.plots.lines import Value
+from attrim.plots.errorbars import Bars, head_error_bars
+from attrim.plots.layers import layer_lines
+from attrim.plots.lines import Value, score_lines
+from attrim.plots.means import histogram_of_heads
 from attrim.plots.overlay import row_overlays
 from attrim.plots.panels import Panel, score_panels
 from attrim.plots.style import PAGE, shades
 from attrim.plots.text import ACROSS, token_text
 from attrim.plots.thresholds import score_and_sparsity
+from attrim.plots.tokens import token_sparsity
+from attrim.plots.values import value_histograms
 from attrim.select import Site
 from attrim.stats import Histogram
+from attrim.stats.majority import Majority
+from attrim.stats.values import Values
+from attrim.studies.sparsity.scores import KNOBS
+from attrim.studies.sparsity.sweep import LAYER
+from attrim.studies.sparsity.weights import majority_bars
 
 
 def histogram_of(sites: int, heads: int, role: str = "encoder") -> Histogram:
@@ -119,9 +130,87 @@ def test_a_text_is_wrapped_and_coloured() -> None:
     assert [text.get_text() for text in axes.texts] == [name for name, _ in tokens]
     places = [text.get_position() for text in axes.texts]
     assert all(column + len(name) <= ACROSS for (column, _), (name, _) in zip(places, tokens, strict=True))
+    (full,) = token_text([("a" * ACROSS, 0.0)], "share").axes[0].patches
+    assert full.get_x() + full.get_width() <= axes.get_xlim()[1]
     assert len({line for _, line in places}) == 4  # 40 tokens of 7 or 8 letters and a space, 104 a line
     assert len({patch.get_facecolor() for patch in axes.patches}) > 30
-    token_text([("alone", 0.5)], "share").canvas.draw()  # no range of colours, and a sign that is no formula
+
+
+def test_equal_numbers_of_tokens_are_coloured_from_0_to_1() -> None:
+    for number in (0.0, 0.5, 1.0):
+        figure = token_text([("alone", number), ("$again", number)], "share")
+        figure.draw_without_rendering()  # a sign that is no formula
+        assert figure.axes[1].get_ylim() == (0.0, 1.0)
+    assert token_text([("low", 0.2), ("high", 0.3)], "share").axes[1].get_ylim() == (0.2, 0.3)
+
+
+def one_row_of_values() -> Figure:
+    values = Values("layer_input")
+    values.update(torch.randn(1, 1, 5, 4), site=Site("a", "encoder", 0, 1))
+    return value_histograms(values, "layer input")
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: head_map(np.zeros((2, 4)), [Site(n, "encoder", 0, 4) for n in "ab"], "share of weights ≤ 0.001"),
+        lambda: token_text([("one", 0.0), ("two", 0.1)], "share of weights ≤ 0.001"),
+        one_row_of_values,
+        lambda: score_lines({"a": [Value(0, 1.0)]}, "bits", "a very long name of a score that somebody has given (%)"),
+    ],
+)
+def test_vertical_labels_are_not_cut_off(draw: Callable[[], Figure]) -> None:
+    figure = draw()
+    figure.draw_without_rendering()
+    for label in [axes.yaxis.label for axes in figure.axes] + figure.texts:
+        place = label.get_window_extent()
+        assert 0 <= place.y0 <= place.y1 <= figure.bbox.height, label.get_text()
+
+
+def test_heads_that_are_alike_have_a_readable_histogram() -> None:
+    (axes,) = histogram_of_heads({"": [[73.9388, 73.9390], [73.9392, 73.9394]]}, "bin").axes
+    axes.figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    assert high - low >= 1
+    assert axes.patches[0].get_data().values.sum() == 4
+    assert all(tick == round(tick) for tick in axes.get_yticks())
+    (other,) = histogram_of_heads({"": [[1.0, 5.0]]}, "bin").axes
+    assert tuple(other.patches[0].get_data().edges[[0, -1]]) == (1.0, 5.0)
+
+
+def test_no_axis_has_an_offset() -> None:
+    (axes,) = score_lines({"a": [Value(0, 73.9388), Value(1, 73.9394)]}, "bits", "score").axes
+    axes.figure.draw_without_rendering()
+    assert axes.yaxis.get_offset_text().get_text() == ""
+
+
+def test_layers_are_whole_numbers() -> None:
+    (axes,) = score_lines({"a": [Value(0, 1.0), Value(1, 2.0)]}, "layer", "score", axis="whole").axes
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
+def test_the_sparsity_study_says_which_numbers_are_whole_or_not_below_zero() -> None:
+    assert KNOBS[LAYER][2] == "whole"
+    majority = Majority()
+    majority.update(torch.softmax(torch.randn(1, 2, 9, 9), -1), site=Site("a", "encoder", 0, 2))
+    assert [bars.least for bars in majority_bars(majority).values()] == [0, 0]
+
+
+def test_axes_of_what_begins_at_zero_hold_every_marker() -> None:
+    for numbers, top in (([1.46, 1.46], 1.5), ([0.0, 0.0], 1.0)):
+        (axes,) = layer_lines({"": numbers}, "diversity").axes
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_ylim()[1] >= top
+    (axes,) = token_sparsity([("a", 0.0), ("b", 0.0)], 0.001, 0.0).axes
+    assert axes.get_ylim() == (0, 1)
+
+
+def test_error_bars_end_at_what_no_number_can_be_below() -> None:
+    for least, low in ((-np.inf, -2.0), (0.0, 0.0)):
+        bars = Bars(np.array([[1.0]]), np.array([[3.0]]), least=least)
+        (axes,) = head_error_bars({"tokens": bars}, [Site("a", "encoder", 0, 1)]).axes
+        (segment,) = axes.containers[0].lines[2][0].get_segments()
+        assert segment[:, 1].tolist() == [low, 4.0]
 
 
 def test_score_and_sparsity_share_the_bars() -> None:

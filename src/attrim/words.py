@@ -43,11 +43,14 @@ class Format:
 
     def words(self, numbers: Tensor) -> list[str]:
         """The words of all numbers, row by row."""
-        flat = numbers.detach().flatten().double().cpu()
+        flat = numbers.detach().flatten().to(torch.float32 if self.integer is None else torch.float64).cpu()
         if not bool(torch.isfinite(flat).all()):
-            raise DataError("NaN and infinity have no word in a test vector; check the model's dtype and inputs.")
+            raise DataError(
+                "NaN and infinity have no word in a test vector; check where the numbers come from (of a model: its "
+                "dtype and inputs)."
+            )
         if self.integer is None:
-            codes = flat.float().numpy().view(numpy.uint32).astype(numpy.int64)
+            codes = flat.numpy().view(numpy.uint32).astype(numpy.int64)
         else:
             bits = self.integer + self.fraction
             # Towards zero, as the fixed-point library of the paper's exporter rounds.
@@ -67,6 +70,8 @@ class Format:
 
 def to_lines(tensor: Tensor, form: Format) -> str:
     """A matrix (or anything with a last axis) as comma-separated words, a line for each row."""
+    if not tensor.numel():
+        raise DataError(f"A tensor of shape {list(tensor.shape)} has no numbers to write; choose another one.")
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim else tensor.reshape(1, 1)
     words, width = form.words(rows), rows.shape[1]
     return "".join(",".join(words[start : start + width]) + "\n" for start in range(0, len(words), width))

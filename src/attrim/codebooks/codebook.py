@@ -91,6 +91,11 @@ class Codebook:
         found = values.reshape(groups, -1).gather(1, flat.reshape(groups, -1))
         return found.view(flat.shape).permute(_inverse(order))
 
+    def rounded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The edges and values that decide for weights of a dtype; edges are float32 for those that are shorter."""
+        wide, cpu = torch.promote_types(dtype, torch.float32), torch.device("cpu")
+        return self._rounded_edges(wide, cpu), self._rounded_values(dtype, cpu)
+
     @functools.cached_property
     def _cache(self) -> dict[Any, Any]:
         return {}
@@ -113,9 +118,7 @@ class Codebook:
 
     def _table(self) -> lookup.Table | None:
         if "table" not in self._cache:
-            cpu = torch.device("cpu")
-            edges, values = self._rounded_edges(torch.float32, cpu), self._rounded_values(torch.float32, cpu)
-            self._cache["table"] = lookup.make_table(edges, values)
+            self._cache["table"] = lookup.make_table(*self.rounded(torch.float32))
         return self._cache["table"]
 
     def _groups(self, weights: Tensor) -> tuple[list[int], int]:

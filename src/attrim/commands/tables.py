@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 BARS = (1e-4, 1e-3, 1e-2)
 CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
 
+BINNED = (
+    "≤ a bar: read from bins 2 to 3 % wide, exact but for the weights in the bar's own bin (it matters where many "
+    "equal the bar); < 1/n: exact."
+)
+
 
 def results_table(results: Mapping[str, Result], title: str, names: Mapping[str, str] | None = None) -> Table:
     """One row for each setting; ``names`` are what to call settings instead of their own text."""
@@ -51,7 +56,7 @@ def shares(histogram: Histogram, bars: Sequence[float] = BARS) -> dict[str, list
 def shares_table(histogram: Histogram, title: str) -> Table:
     """The share of small weights, one row for each site and one for all of them."""
     columns = shares(histogram)
-    table = Table("role", "layer", "weights", *columns, title=title)
+    table = Table("role", "layer", "weights", *columns, title=title, caption=BINNED, caption_justify="left")
     totals = np.asarray(histogram.total).sum(1)
     for row, site in enumerate(histogram.sites):
         values = [f"{100 * column[row]:.1f} %" for column in columns.values()]

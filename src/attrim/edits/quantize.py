@@ -83,6 +83,13 @@ class Quantize(Edit):
         values = straight_through(weights, values)
         return normalise_rows(values.masked_fill(~call.allowed, 0.0)) if self.renormalize else values
 
+    @property
+    def codebook(self) -> Codebook | None:
+        """The codebook that all weights share; None where sites, heads or rows have their own."""
+        quantise = vars(self)["_quantise"]
+        book = quantise.args[0] if quantise.func is _by_site else None
+        return book if isinstance(book, Codebook) and book.edges.ndim == 1 else None
+
     def _from_codebooks(self) -> Quantiser | None:
         """What applies the codebooks that were given as the method or as ``fitted``; None if there are none."""
         given = self.method if isinstance(self.method, Codebook) else self.fitted

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from .lines import Value, draw_lines
 from .style import COLUMN, GREY, legend_below, styled
@@ -36,14 +35,13 @@ def score_against_heads(
         name: [Value(heads, float(np.mean(seeds)), min(seeds), max(seeds)) for heads, seeds in budgets.items()]
         for name, budgets in series.items()
     }
-    draw_lines(axes, values, "number", apart=min(0.01, 0.06 / max(len(series), 1)) * total)
+    draw_lines(axes, values, "whole", apart=min(0.01, 0.06 / max(len(series), 1)) * total)
     if baseline is None:
         first = next(iter(series.values()))
         baseline = float(np.mean(first[0])) if 0 in first else None
     if baseline:
         _drop_axis(axes, baseline)
     axes.set_xlim(-0.05 * total, 1.05 * total)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(f"constant heads (of {total})")
     axes.set_ylabel(score_label)
     axes.margins(y=0.1)

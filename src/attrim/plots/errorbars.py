@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bars:
-    """Numbers ``[sites, heads]``: the mean, the standard deviation and, where known, the extremes."""
+    """Numbers ``[sites, heads]``: the mean, the standard deviation and, where known, the extremes.
+
+    Attributes
+    ----------
+    least : what no number can be below; a bar ends there, even where the standard deviation reaches further.
+    """
 
     mean: Any
     std: Any
     low: Any = None
     high: Any = None
+    least: float = -np.inf
 
 
 @styled
@@ -46,8 +52,9 @@ def head_error_bars(panels: Mapping[str, Bars | Mapping[str, Bars]], sites: Sequ
             colour = COLOURS[number % len(COLOURS)]
             if bars.low is not None and bars.high is not None:
                 axes.vlines(place, np.ravel(bars.low), np.ravel(bars.high), color=GREY, linewidth=0.5)
+            spread = np.stack([np.minimum(std, mean - bars.least), std])
             axes.errorbar(
-                place, mean, std, linestyle="", marker="o", markersize=2, linewidth=1.4, color=colour, label=name
+                place, mean, spread, linestyle="", marker="o", markersize=2, linewidth=1.4, color=colour, label=name
             )
         axes.set_ylabel(label)
         _shade(axes, sites, np.asarray(next(iter(series.values())).mean).shape[1])

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLUMN, look, styled
+from .style import COLUMN, from_zero, look, styled
 
 
 @styled
@@ -22,7 +22,7 @@ def layer_lines(series: Mapping[str, Any], label: str) -> Figure:
         axes.plot(range(len(values)), values, **look(number), label=name)
     axes.set_xlabel("layer")
     axes.set_ylabel(label)
-    axes.set_ylim(bottom=0)
+    from_zero(axes, max(float(np.nanmax(np.asarray(values, dtype=float))) for values in series.values()))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(series) > 1:
         axes.legend()

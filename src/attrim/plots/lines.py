@@ -8,10 +8,11 @@ from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .style import COLUMN, GREY, legend_below, look, styled
 
-Axis = Literal["number", "log", "steps"]
+Axis = Literal["number", "whole", "log", "steps"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ def score_lines(
 
     Parameters
     ----------
-    axis : ``steps`` puts the values of the knob at even distances, the largest first (bits from 16 down to 1).
+    axis : ``whole`` has ticks at whole numbers only (layers); ``steps`` puts the values of the knob at even distances,
+        the largest first (bits from 16 down to 1).
     log_score : a logarithmic axis for scores that explode, such as perplexity.
     """
     figure = Figure(figsize=(COLUMN, 2.4))
@@ -82,5 +84,7 @@ def draw_lines(
                 axes.vlines(place, value.low, value.high, color=style["color"], linewidth=0.7)
     if axis == "steps":
         axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
+    elif axis == "whole":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     elif axis == "log":
         axes.set_xscale("log")

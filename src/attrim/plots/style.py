@@ -19,6 +19,7 @@ from ..errors import ArtefactError
 COLUMN, PAGE = 3.4, 7.0  # inches: one column and the full width of a two-column page
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
 MARKERS = "osD^vPX*"
+MARGIN = 0.04  # inches around a label
 GREY = "#6b6b6b"
 HEAT = "cividis"
 SETTINGS: Any = {
@@ -32,6 +33,7 @@ SETTINGS: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
+    "axes.formatter.useoffset": False,  # the offset would stand on the label of the axis
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "axes.grid": True,
@@ -61,7 +63,9 @@ def styled(draw: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
     @wraps(draw)
     def drawn(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Figure:
         with paper():
-            return draw(*arguments, **keywords)
+            figure = draw(*arguments, **keywords)
+            hold_labels(figure)
+            return figure
 
     return drawn
 
@@ -85,6 +89,25 @@ def panels(count: int, most: int, height: float, extra: float = 0.5, **shared: A
     for axes in grid[max(0, count - across) : count]:
         axes.tick_params(labelbottom=True)
     return figure, list(grid[:count])
+
+
+def hold_labels(figure: Figure) -> None:
+    """Make a figure higher where it cuts off a vertical label, for which the layout makes no room."""
+    labels = [axes.yaxis.label for axes in figure.axes] + figure.texts
+    # Where labels are short there is no need to find the places of everything, which takes as long as drawing.
+    if all(label.get_window_extent().height < figure.bbox.height / 2 for label in labels):
+        return
+    figure.draw_without_rendering()
+    places = [label.get_window_extent() for label in labels]
+    outside = max(max(-place.y0, place.y1 - figure.bbox.height) for place in places) + MARGIN * figure.dpi
+    if outside > 0:
+        # Labels stand in the middle, so half of what the figure grows by is on either side.
+        figure.set_figheight(figure.get_figheight() + 2 * outside / figure.dpi)
+
+
+def from_zero(axes: Axes, highest: float) -> None:
+    """Let the vertical axis go from 0 to a little above the highest number, and to 1 where all are 0."""
+    axes.set_ylim(0, 1.08 * highest if highest > 0 else 1)
 
 
 def look(number: int) -> dict[str, Any]:

@@ -23,13 +23,16 @@ FEWEST = 7  # lines that the colour bar needs
 def token_text(tokens: Sequence[tuple[str, float]], label: str) -> Figure:
     """Draw tokens in the order of the text on a ground that shows their number, from the smallest to the largest.
 
+    Where all numbers are equal the colours go from 0 to 1.
+
     Parameters
     ----------
     tokens : names and numbers.
     label : what the number is, for the colour bar.
     """
     numbers = np.array([number for _, number in tokens])
-    norm = Normalize(numbers.min(), max(numbers.max(), numbers.min() + 1e-9))
+    low, high = float(numbers.min()), float(numbers.max())
+    norm = Normalize(low, high) if low < high else Normalize(min(0.0, low), max(1.0, high))
     colours = colormaps[HEAT]
     places, lines = _places([name for name, _ in tokens])
     figure = Figure(figsize=(PAGE, HEIGHT * max(lines, FEWEST) + 0.2))
@@ -47,7 +50,7 @@ def token_text(tokens: Sequence[tuple[str, float]], label: str) -> Figure:
             color="white" if shade < 0.55 else "black",
             parse_math=False,
         )
-    axes.set_xlim(-1, ACROSS)
+    axes.set_xlim(-1, ACROSS + 1)
     axes.set_ylim(max(lines, FEWEST), 0)
     axes.set_axis_off()
     figure.colorbar(ScalarMappable(norm, colours), ax=axes, label=label, fraction=0.03, pad=0.01)

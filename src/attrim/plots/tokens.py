@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, PAGE, styled
+from .style import COLOURS, COLUMN, GREY, PAGE, from_zero, styled
 
 NAMED = 6  # curves with a colour and a name; the others are grey
 
@@ -21,6 +21,7 @@ def token_sparsity(tokens: Sequence[tuple[str, float]], bar: float, overall: flo
     axes.axhline(overall, color="black", linestyle="--", linewidth=0.8, label="all tokens")
     axes.set_xticks(range(len(tokens)), [name for name, _ in tokens], rotation=90, fontsize=5, parse_math=False)
     axes.set_xlim(-0.7, len(tokens) - 0.3)
+    from_zero(axes, max([overall, *(share for _, share in tokens)]))
     axes.set_ylabel(f"share of weights ≤ {bar:g}")
     axes.grid(False, axis="x")
     axes.legend(loc="upper right")

@@ -83,7 +83,11 @@ class Histogram(SiteStat):
         return self._each(lambda kept: kept["counts"][:, ONE], 0)
 
     def sparsity(self, threshold: float = 0.0) -> Tensor:
-        """Float64 ``[sites, heads]``: the share of values that are not above ``threshold``."""
+        """Float64 ``[sites, heads]``: the share of values that are not above ``threshold``.
+
+        Exact but for the values in the threshold's own bin: of these, the part is taken that the threshold cuts off the
+        bin's width, even where all of them equal the threshold.
+        """
         return self._each(
             lambda kept: _not_above(kept["counts"], numpy.array([threshold]))[:, 0] / kept["counts"].sum(-1)
         )

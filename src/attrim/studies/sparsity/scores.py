@@ -16,7 +16,7 @@ from .sweep import CONTROL, HIDDEN_BITS, HIDDEN_THRESHOLD, LAYER, MATCHED, OTHER
 
 KNOBS = {
     PRUNE: ("scores-against-prune", "pruning constant", "log"),
-    LAYER: ("scores-against-layer", "layer that is edited", "number"),
+    LAYER: ("scores-against-layer", "layer that is edited", "whole"),
     HIDDEN_THRESHOLD: ("scores-against-hidden-bar", "bar for hidden states", "log"),
     HIDDEN_BITS: ("scores-against-hidden-bits", "bits of hidden states", "steps"),
 }

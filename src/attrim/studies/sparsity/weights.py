@@ -45,7 +45,7 @@ def weight_figures(stats: Stats) -> Named:
         "extremes-of-heads",
         head_error_bars(
             {
-                text: Bars(features.mean(fact), features.std(fact), features.lowest(fact), features.highest(fact))
+                text: Bars(features.mean(fact), features.std(fact), features.lowest(fact), features.highest(fact), 0.0)
                 for fact, text in EXTREMES.items()
             },
             sites,
@@ -65,7 +65,7 @@ def weight_figures(stats: Stats) -> Named:
 def majority_bars(majority: Majority) -> dict[str, Bars]:
     """Tokens to majority as bars: the number, and the share of the row."""
     labels = {"tokens": "tokens to majority", "share": "share of the row"}
-    return {text: Bars(majority.mean(fact), majority.std(fact)) for fact, text in labels.items()}
+    return {text: Bars(majority.mean(fact), majority.std(fact), least=0.0) for fact, text in labels.items()}
 
 
 def median_bars(histogram: Histogram) -> Bars:
@@ -75,7 +75,7 @@ def median_bars(histogram: Histogram) -> Bars:
     empty = ~seen.any(-1)
     low = np.where(empty, np.nan, seen.argmax(-1))
     high = np.where(empty, np.nan, counts.shape[-1] - 1 - seen[..., ::-1].argmax(-1))
-    return Bars(histogram.median_bin(), histogram.diversity(), low, high)
+    return Bars(histogram.median_bin(), histogram.diversity(), low, high, 0.0)
 
 
 def layer_mean(values: Any) -> Any:
