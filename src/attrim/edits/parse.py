@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 from torch import Tensor
 
 from ..errors import ParameterError, UnknownName
 from ..select import Select
 from .base import EDITS, Edit
+from .fields import hints_of, options_of, wrong_value
 
 SELECT_FIELDS = ("roles", "layers", "heads", "names")
 BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
-WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def parse_edit(text: str) -> Edit:
@@ -97,8 +96,7 @@ def _value(kind: type[Edit], item: dataclasses.Field[Any], text: str) -> Any:
     """The text of one field as what the field's type hint asks for."""
     if "parse" in item.metadata:
         return item.metadata["parse"](text)
-    hint = get_type_hints(kind)[item.name]
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    options = options_of(hints_of(kind)[item.name])
     for option in sorted(options, key=lambda option: option is not int):  # a whole number stays one
         if option is bool and text.lower() in BOOLEANS:
             return BOOLEANS[text.lower()]
@@ -113,9 +111,7 @@ def _value(kind: type[Edit], item: dataclasses.Field[Any], text: str) -> Any:
                 continue
         if option is str:
             return text
-    takes = [word for option, word in WORDS.items() if option in options]
-    way_out = f"give {' or '.join(takes)}" if takes else "it cannot be written as text, so make this edit in Python"
-    raise ParameterError(f"The field {item.name!r} of the edit {kind.registered_name!r} cannot be {text!r}; {way_out}.")
+    raise wrong_value(kind, item.name, text, options)
 
 
 def _selection(field: str, text: str) -> list[Any]:
