@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import AttrimError, SiteError
+from ..kinds import require_model
 from ..modes import in_mode
 from ..select import Site
 from . import install, interface
@@ -77,6 +78,7 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
 
     A module that wraps a model and has it as ``attention_root`` stands for that model, so that sites keep their names.
     """
+    require_model(model)
     model = getattr(model, "attention_root", model)
     layout = tuple(id(module) for module in model.modules())
     with _dry_runs:
