@@ -125,16 +125,11 @@ class Select:
     def _check_heads(self, sites: list[Site], chosen: dict[Site, tuple[int, ...]]) -> None:
         """Every head must be there: an order may come from another model."""
         for where, head in self.heads or ():  # type: ignore[union-attr]
-            if any(
+            if not any(
                 _stands_for(where, site) and (head in heads or head + site.heads in heads)
                 for site, heads in chosen.items()
             ):
-                continue
-            if where is None:
-                raise _nothing(f"heads={head}", sites)
-            raise SelectionError(
-                f"There is no head {head} of {where!r} among the chosen sites; is the order of another model?"
-            )
+                raise _nothing(f"heads={head if where is None else (where, head)}", sites)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that are set, as JSON values."""
