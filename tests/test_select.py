@@ -83,7 +83,9 @@ def test_arrays_and_tensors_are_stored_as_plain_numbers(kind: Callable[[list[int
 
 
 def test_a_table_of_pairs_is_a_list_of_them() -> None:
-    assert Select(heads=np.array([[0, 3], [2, 1]])) == Select(heads=[(0, 3), (2, 1)])
+    select = Select(heads=np.array([[0, 3], [2, 1]]))
+    assert select == Select(heads=[(0, 3), (2, 1)])
+    assert json.dumps(select.to_json()) == '{"heads": [[0, 3], [2, 1]]}'
 
 
 @pytest.mark.parametrize(
