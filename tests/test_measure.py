@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 import attrim
-from attrim.errors import DataError, SelectionError
+from attrim.errors import DataError, ParameterError, SelectionError
 from attrim.kernels import attend as fused
 from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.base import Stat
@@ -165,6 +165,37 @@ def test_nothing_to_measure() -> None:
         attrim.measure(bert(), batches(2), [], progress=False)
     with pytest.raises(DataError, match="dict"):
         attrim.measure(bert(), [torch.ones(1, 3)], [Mean()], progress=False)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("stat", [Mean, Histogram, Sample])
+def test_batches_of_padding_alone_are_refused(stat: type[Stat]) -> None:
+    empty = {"input_ids": torch.zeros(2, 3, dtype=torch.int64), "attention_mask": torch.zeros(2, 3, dtype=torch.int64)}
+    for model in (bert(), llama()):
+        with pytest.raises(DataError, match="every token of every batch is padding"):
+            attrim.measure(model, [empty, empty], [stat()], progress=False)
+        attrim.measure(model, [empty, batches(2)[0], empty], [stat()], progress=False)
+
+
+def test_wrong_kinds_are_one_sentence() -> None:
+    model, mean = bert(), Mean()
+    with pytest.raises(ParameterError, match="same stat is given twice"):
+        attrim.measure(model, batches(2), [mean, mean], progress=False)
+    assert not mean.records
+    for stats in ([Mean], Mean):
+        with pytest.raises(ParameterError, match=r"^Mean is a class, not a stat; write Mean\(\.\.\.\)\.$"):
+            attrim.measure(model, batches(2), stats, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"^A stat was expected, not 'mean'"):
+        attrim.measure(model, batches(2), ["mean"], progress=False)  # type: ignore[list-item]
+    for use in (attrim.edit, attrim.bake):
+        with pytest.raises(ParameterError, match=r"^A list was given in place of an edit; give them one by one\.$"):
+            use(model, [attrim.Gate(0.5)]).__enter__()
+        with pytest.raises(ParameterError, match=r"^Gate is a class, not an edit"):
+            use(model, attrim.Gate).__enter__()
+    for verb in (attrim.sites, attrim.bake, lambda name: attrim.measure(name, batches(2), mean)):
+        with pytest.raises(ParameterError, match=r"load it with attrim\.load_model\('tiny-bert'\)"):
+            verb("tiny-bert")  # type: ignore[operator]
+    with pytest.raises(ParameterError, match="not dict"):
+        attrim.sites({})  # type: ignore[operator]
 
 
 def test_a_generator_with_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:

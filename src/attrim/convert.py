@@ -33,13 +33,18 @@ def convert(value: Any, hint: Any, what: str) -> Any:
     try:
         return _read(value, hint, what)
     except _Misfit:
-        takes = _takes(hint)
-        way_out = f"give {takes}" if takes else "it cannot be written as text, so do this in Python"
-        raise ParameterError(f"The {what} cannot be {value!r}; {way_out}.") from None
+        raise misfit(value, hint, what) from None
+
+
+def misfit(value: Any, hint: Any, what: str) -> ParameterError:
+    """The error for a value that a type hint has no place for."""
+    takes = _takes(hint)
+    way_out = f"give {takes}" if takes else "it cannot be written as text, so do this in Python"
+    return ParameterError(f"The {what} cannot be {value!r}; {way_out}.")
 
 
 def _read(value: Any, hint: Any, what: str) -> Any:
-    options = _options(hint)
+    options = options_of(hint)
     if type(None) in options and isinstance(value, str) and value.lower() in NOTHING:
         return None
     for option in sorted(options, key=lambda option: (*NUMBERS_FIRST, option).index(option)):
@@ -68,7 +73,8 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
     raise _Misfit
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint allows."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
@@ -78,7 +84,7 @@ def _entries(value: Any) -> list[Any]:
 
 def _takes(hint: Any) -> str:
     """What a hint asks for, in words; empty when no text can be that."""
-    options = _options(hint)
+    options = options_of(hint)
     words = [word for option, word in WORDS.items() if option in options]
     for option in options:
         if get_origin(option) in (tuple, Sequence) and (entry := _takes(get_args(option)[0])):

@@ -65,16 +65,18 @@ def gather_offsets(curve: Tensor, query_slots: Tensor, key_slots: Tensor, tail: 
 
 
 def require_covered(size: tuple[int, int], call: Call) -> None:
-    """Raise :class:`ShapeError` when a real query has allowed keys but none of its cells lies within ``size``."""
+    """Raise :class:`ShapeError` when an allowed cell of a real query lies outside of ``size``."""
     query_slots, key_slots = call.query_slots(), call.key_slots()
     if int(query_slots.max()) < size[0] and int(key_slots.max()) < size[1]:
         return  # nothing lies outside, so there is no need to look at every cell
     valid = call.valid
-    bare = valid.any(-1) & ~(valid & inside(size, query_slots, key_slots)).any(-1)
-    if not bool(bare.any()):
+    if not bool((valid & ~inside(size, query_slots, key_slots)).any()):
         return
-    queries = int(query_slots.max()) + 1
-    keys = int(key_slots.max()) + 1
+    # Padding is not part of the text, so its slots do not count.
+    queries, keys = (
+        int(slots.masked_fill(~valid.any(other).any(1), 0).max()) + 1
+        for slots, other in ((query_slots, -1), (key_slots, -2))
+    )
     raise ShapeError(
         f"A text of {queries} x {keys} positions at site {call.site.name!r} is longer than the averages, which cover "
         f"{size[0]} x {size[1]}; measure longer texts, cut the text, or use outside='zero'."

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from . import __version__
 from .edits.base import Edit
-from .errors import DataError, SiteError
+from .errors import DataError, ParameterError, SiteError
+from .kinds import require_all, require_model
 from .loading import check_tokens
 from .modes import in_mode
 from .select import Select
 from .sites.context import attach
 from .sites.discover import find_sites
+from .sites.session import active
 from .sites.weights import attention_digests
 from .stats.base import Stat
 from .stats.checkpoint import Checkpoint, check_same_data, patient_interrupt
@@ -59,9 +61,13 @@ def measure(
     >>> stats = attrim.measure(model, loader, [attrim.Histogram(), attrim.Mean()])
     >>> stats["Histogram"].sparsity(1e-3)       # [sites, heads]
     """
-    stats = [stats] if isinstance(stats, Stat) else list(stats)
+    require_model(model)
+    stats = list(stats) if isinstance(stats, Iterable) else [stats]
+    require_all(stats, Stat, "a stat")
     if not stats:
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
+    if len({id(stat) for stat in stats}) < len(stats):
+        raise ParameterError("The same stat is given twice and would count everything twice; make one for each use.")
     select = select or Select()
     iterator = iter(batches)
     batch = next(iterator, None)
@@ -84,7 +90,7 @@ def measure(
             check_same_data(origin.data, expected, checkpoint.folder)
         if batch is None:  # a finished pass of which only the saving was stopped
             return Stats(stats, origin)
-        done = covered
+        done, real = covered, covered > 0
         with (
             attach(model, edits=edits, stats=stats, select=select, fast=True),
             torch.inference_mode(),
@@ -96,6 +102,7 @@ def measure(
                     stat.begin(inputs)
                 with _explained(model, inputs):
                     model(**inputs)
+                real = real or active.get()[-1].saw_real()  # looked at until the first real token, so at no cost
                 origin = _seen(origin, inputs)
                 advance()
                 done += 1
@@ -104,6 +111,8 @@ def measure(
                 if interrupted():
                     raise KeyboardInterrupt
                 batch = next(iterator, None)
+    if not real:
+        raise DataError("Nothing was counted: every token of every batch is padding; check the attention masks.")
     return Stats(stats, origin)
 
 

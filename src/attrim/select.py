@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .errors import SelectionError
+from .errors import ParameterError, SelectionError
 
 Head = tuple["Site", int]
 
@@ -47,14 +48,6 @@ class Site:
         return query, key or query
 
 
-def _tuple(value: Any) -> tuple[Any, ...] | None:
-    if value is None:
-        return None
-    if isinstance(value, (str, int)):
-        return (value,)
-    return tuple(value)
-
-
 @dataclass(frozen=True)
 class Select:
     """Which heads an edit or a stat is about; what is left out means "all".
@@ -78,57 +71,65 @@ class Select:
     names: Sequence[str] | str | None = None
 
     def __post_init__(self) -> None:
-        for field in ("roles", "layers", "heads", "names"):
-            value = _tuple(getattr(self, field))
-            if field == "heads" and value is not None:
-                value = tuple(_head(item) for item in value)
-            object.__setattr__(self, field, value)
+        readers = {"roles": _word, "layers": _whole, "heads": _head, "names": _word}
+        for field, read in readers.items():
+            given = getattr(self, field)
+            if given is None:
+                continue
+            value = []
+            for item in _entries(given):
+                try:
+                    value.append(read(_plain(item)))
+                except (TypeError, ValueError):
+                    kind = "texts" if read is _word else "whole numbers" + (" or pairs" if read is _head else "")
+                    raise ParameterError(f"Select({field}=...) takes {kind}, not {item!r}.") from None
+            object.__setattr__(self, field, tuple(value))
 
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
-        """The chosen head numbers of every chosen site, in the order of ``sites``; never empty."""
+        """The chosen head numbers of every chosen site, in the order of ``sites``.
+
+        Never empty; and every entry of the selection stands for something, or it is a mistake.
+        """
         sites = list(sites)
+        if not sites:
+            raise SelectionError("The model computes no attention: all of its heads are baked as constants or removed.")
         depth: dict[str, int] = {}
         for site in sites:
             depth[site.role] = max(depth.get(site.role, 0), site.layer + 1)
-        chosen = {site: heads for site in sites if (heads := self._heads(site, depth[site.role]))}
-        self._check(sites, chosen)
-        self._check_pairs(chosen)
+        kept = sites
+        matches: tuple[tuple[str, Callable[[Site, Any], bool]], ...] = (
+            ("roles", lambda site, role: site.role == role),
+            ("names", lambda site, pattern: fnmatchcase(site.name, pattern)),
+            ("layers", lambda site, layer: layer in (site.layer, site.layer - depth[site.role])),
+        )
+        for field, match in matches:
+            entries = getattr(self, field)
+            if entries is None:
+                continue
+            for entry in entries:
+                if not any(match(site, entry) for site in kept):
+                    raise _nothing(f"{field}={entry!r}", sites)
+            kept = [site for site in kept if any(match(site, entry) for entry in entries)]
+        chosen = {site: heads for site in kept if (heads := self._heads(site))}
+        self._check_heads(sites, chosen)
+        if not chosen:
+            raise _nothing(f"{self}", sites)
         return chosen
 
-    def _heads(self, site: Site, depth: int) -> tuple[int, ...]:
-        if self.roles is not None and site.role not in self.roles:
-            return ()
-        layers = self.layers
-        if layers is not None and site.layer not in layers and site.layer - depth not in layers:  # type: ignore[operator]
-            return ()
-        if self.names is not None and not any(fnmatchcase(site.name, pattern) for pattern in self.names):
-            return ()
+    def _heads(self, site: Site) -> tuple[int, ...]:
         if self.heads is None:
             return tuple(range(site.heads))
-        wanted = {head for where, head in self.heads if where is None or where in (site.layer, site.name)}  # type: ignore[union-attr]
+        wanted = {head for where, head in self.heads if _stands_for(where, site)}  # type: ignore[union-attr]
         return tuple(index for index in range(site.heads) if index in wanted or index - site.heads in wanted)
 
-    def _check(self, sites: list[Site], chosen: dict[Site, tuple[int, ...]]) -> None:
-        if chosen:
-            return
-        if not sites:
-            raise SelectionError("The model computes no attention: all of its heads are baked as constants or removed.")
-        roles = sorted({site.role for site in sites})
-        raise SelectionError(
-            f"{self} matches no head: the model has {len(sites)} sites with roles {', '.join(roles)}; "
-            "list them with 'attrim sites MODEL' or attrim.sites(model)."
-        )
-
-    def _check_pairs(self, chosen: dict[Site, tuple[int, ...]]) -> None:
-        """A head that is named by its layer or site must be there: an order may come from another model."""
+    def _check_heads(self, sites: list[Site], chosen: dict[Site, tuple[int, ...]]) -> None:
+        """Every head must be there: an order may come from another model."""
         for where, head in self.heads or ():  # type: ignore[union-attr]
-            if where is not None and not any(
-                where in (site.layer, site.name) and (head in heads or head + site.heads in heads)
+            if not any(
+                _stands_for(where, site) and (head in heads or head + site.heads in heads)
                 for site, heads in chosen.items()
             ):
-                raise SelectionError(
-                    f"There is no head {head} of {where!r} among the chosen sites; is the order of another model?"
-                )
+                raise _nothing(f"heads={head if where is None else (where, head)}", sites)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that are set, as JSON values."""
@@ -144,11 +145,49 @@ class Select:
         return cls(**fields)
 
 
+def _stands_for(where: int | str | None, site: Site) -> bool:
+    """Whether the first entry of a pair means this site."""
+    return where is None or where in (site.layer, site.name)
+
+
+def _nothing(what: str, sites: list[Site]) -> SelectionError:
+    """The error for a selection, or an entry of one, that matches nothing."""
+    roles = sorted({site.role for site in sites})
+    layers, heads = max(site.layer for site in sites) + 1, max(site.heads for site in sites)
+    return SelectionError(
+        f"{what} matches no head: the model has {len(sites)} sites with roles {', '.join(roles)}, at most {layers} "
+        f"layers in a role and {heads} heads at a site; list them with 'attrim sites MODEL' or attrim.sites(model)."
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors, of one number too, as Python numbers and lists of them: an order may come from argsort."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _entries(given: Any) -> Iterable[Any]:
+    """One entry, or several, as several."""
+    given = _plain(given)
+    return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+
+
+def _word(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError
+    return item
+
+
+def _whole(item: Any) -> int:
+    if isinstance(item, bool):  # a mask of heads is not a list of their numbers
+        raise TypeError
+    return operator.index(item)
+
+
 def _head(item: Any) -> tuple[int | str | None, int]:
     """One entry of ``Select.heads`` as a pair (layer number, site name or None for anywhere; head number)."""
-    if isinstance(item, int):
-        return None, item
-    where, head = item
+    if not isinstance(item, (tuple, list)):
+        return None, _whole(item)
+    where, head = (_plain(part) for part in item)
     if isinstance(where, Site):
         where = where.name
-    return where, int(head)
+    return where if where is None or isinstance(where, str) else _whole(where), _whole(head)

@@ -160,6 +160,17 @@ def test_a_text_longer_than_the_matrices() -> None:
     torch.testing.assert_close(attrim.bake(model, zero)(**inputs).logits, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_a_source_longer_than_the_matrices_of_cross_attention() -> None:
+    """Every target has a row, but the last keys of the source have no column."""
+    edit = Constant(noise(4, 8, 4), select=Select(roles="cross"))
+    model, baked = baked_of("t5", edit)
+    inputs = batch(ANIMALS["t5"], (8, 4))
+    with torch.no_grad(), pytest.raises(ShapeError, match=r"5 x 8 positions.*8 x 4"):
+        baked(**inputs)
+    with torch.no_grad(), attrim.edit(model, edit, strict=False), pytest.raises(ShapeError, match="8 x 4"):
+        model(**inputs)
+
+
 def test_order_of_edits() -> None:
     model = ANIMALS["bert"].build()
     constant = Constant(noise(4, POSITIONS, POSITIONS), heads=[0, 1])

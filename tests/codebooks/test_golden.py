@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 import torch
 from torch import Tensor
@@ -92,6 +94,20 @@ def test_released_oddities_at_higher_bits() -> None:
     close(quantised(Quantize("linear-slinear", 3, as_coded=True), [0.5], torch.float32), [0.428571])
     close(quantised(Quantize("linear-slinear", 4, as_coded=True), [0.5], torch.float32), [0.466667])
     close(quantised(Quantize("linear-slinear", 4, as_coded=True), [0.5]), [0.533333])
+
+
+def test_released_levels_by_population_are_exact_in_float64() -> None:
+    ranked = sorted(number / 7 for number in W if number / 7 > 1e-3)
+    numbers = [number / 7 for number in W]
+    step = len(ranked) // 3
+    lowest = {
+        "uniform-slinear-clamped-mean": (1e-3 + ranked[step]) / 2,
+        "uniform-slog-clamped-mean": statistics.fmean(ranked[: len(ranked) // 2]),
+        "uniform-slog-mean": statistics.fmean(sorted(numbers)[: len(numbers) // 2]),
+    }
+    for method, level in lowest.items():
+        found = quantised(Quantize(method, 2, as_coded=True), numbers)
+        assert float(found[found > 0].min()) == pytest.approx(level, rel=1e-14)
 
 
 def test_majority() -> None:

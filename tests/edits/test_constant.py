@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attrim.call import Call
-from attrim.edits import parse_edit
+from attrim.edits import Mix, parse_edit
 from attrim.edits.constant import Constant, constant
 from attrim.errors import ArtefactError, ParameterError, SelectionError, ShapeError, SiteError
 from attrim.moments import Plan
@@ -117,6 +117,18 @@ def test_a_text_longer_than_the_averages() -> None:
     assert (after[:, 4:] == 0).all()
     padded = Constant(O1[None]).apply(weights, torch.tensor([[1, 1, 1, 1, 0, 0]]))[0, 0]
     torch.testing.assert_close(padded, after)  # padding beyond the stored size is no reason to complain
+
+
+def test_keys_beyond_the_averages_are_refused_although_others_are_stored() -> None:
+    """A cross-attention query may have keys on both sides of the border; half a row would be silently wrong."""
+    weights = torch.rand(2, 1, 3, 6)
+    for edit in (Constant(O1[None]), Mix(O1[None], 0.0)):
+        with pytest.raises(ShapeError, match=r"3 x 5 positions.*4 x 4"):
+            edit.apply(weights, torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 0, 0, 0, 0]]))
+        assert edit.apply(weights, torch.tensor([[1, 1, 1, 1, 0, 0]] * 2)).isfinite().all()
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()[2:4].expand(1, 1, 2, 6)
+    call = dataclasses.replace(Call.plain(torch.rand(1, 1, 2, 6), causal), position=2)
+    assert Plan([(Constant(O1[None]), (0,))]).edited(torch.rand(1, 1, 2, 6), call).isfinite().all()
 
 
 def test_a_generation_step_takes_its_own_row() -> None:

@@ -2,13 +2,28 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from attrim import artefacts
-from attrim.edits import Constant, Gate, Mask, Threshold, load_edits, save_edits
-from attrim.errors import ArtefactError
+from attrim.edits import (
+    Constant,
+    Edit,
+    Gate,
+    HiddenThreshold,
+    Mask,
+    Mix,
+    Quantize,
+    RandomDrop,
+    Threshold,
+    describe,
+    load_edits,
+    save_edits,
+)
+from attrim.errors import ArtefactError, ParameterError
 from attrim.select import Select, Site
 
 
@@ -34,6 +49,49 @@ def test_round_trip_of_nested_fields(tmp_path) -> None:
     }
     assert loaded_views.select == Select(heads=[("a", 1)])
     assert loaded_views.outside == "zero"
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (Threshold(np.float32(0.5)), Threshold(0.5)),
+        (Threshold(torch.tensor(0.5)), Threshold(0.5)),
+        (Threshold(top=np.int64(3), renormalize=np.bool_(True)), Threshold(top=3, renormalize=True)),
+        (Threshold(top=np.float32(0.5)), Threshold(top=0.5)),
+        (RandomDrop(np.float64(0.25), seed=np.int64(3)), RandomDrop(0.25, seed=3)),
+    ],
+)
+def test_numbers_of_other_libraries_are_plain_ones(given: Edit, plain: Edit, tmp_path) -> None:
+    assert given == plain
+    assert load_edits(save_edits(given, tmp_path)) == [plain]
+    assert describe(given) == describe(plain)
+
+
+def test_numbers_by_site_are_plain_too(tmp_path) -> None:
+    learned = torch.tensor(0.5)
+    gate = Gate({"a": np.float32(0.25), "b": learned})
+    assert gate.factors["b"] is learned
+    (loaded,) = load_edits(save_edits(gate, tmp_path))
+    assert loaded.factors["a"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Threshold("a"), "'bar' of the edit 'threshold' cannot be 'a'; give a number"),
+        (lambda: Threshold(0.1, renormalize="no"), "'renormalize' .* cannot be 'no'; give true or false"),
+        (lambda: Gate("a"), "'factors' of the edit 'gate' cannot be 'a'; give a number"),
+        (lambda: Gate({"a": "b"}), "'factors' of the edit 'gate' cannot be 'b'"),
+        (lambda: Mix(torch.ones(1, 2, 2), "a"), "'lambdas' .* cannot be 'a'"),
+        (lambda: RandomDrop("a"), "'share' .* cannot be 'a'"),
+        (lambda: Quantize("linear", bits=3, prune="a"), "'prune' .* cannot be 'a'"),
+        (lambda: Quantize("linear", bits="3"), "'bits' .* cannot be '3'; give a whole number"),
+        (lambda: HiddenThreshold(None), "'bar' .* cannot be None"),
+    ],
+)
+def test_what_is_no_number_is_one_sentence(make: Callable[[], Edit], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        make()
 
 
 def test_one_edit_and_none(tmp_path) -> None:

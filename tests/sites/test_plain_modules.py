@@ -11,9 +11,11 @@ from torch.nn import functional
 
 from attrim.edits.uniform import Uniform
 from attrim.errors import SiteError
+from attrim.measure import measure
 from attrim.select import Select
 from attrim.sites.context import attach, edit
 from attrim.sites.discover import find_sites
+from attrim.stats.mean import Mean
 from watching import Keep, SameScores, SameWeights, Scale, ScaleOutput
 
 
@@ -111,6 +113,18 @@ def test_gradients_flow_through_handmade_attention(how: str) -> None:
     with edit(model, Scale(0.5), example=(hidden,)):
         model(hidden).sum().backward()
     assert all(value.grad is not None and value.grad.isfinite().all() for value in model.parameters())
+
+
+def test_encoder_and_decoder_of_torch_are_told_by_their_paths() -> None:
+    """Without a causal mask only the paths tell the decoder, and only its own padding tells real cross queries."""
+    model = nn.Transformer(16, 4, 1, 1, 24, batch_first=True).eval()
+    source, target = torch.randn(2, 5, 16), torch.randn(2, 4, 16)
+    padding = torch.tensor([[False] * 4, [False, False, True, True]])
+    batch = {"src": source, "tgt": target, "tgt_key_padding_mask": padding}
+    mean = measure(model, [batch], Mean(), progress=False)["Mean"]
+    assert isinstance(mean, Mean)
+    assert [(site.role, site.layer) for site in mean.sites] == [("encoder", 0), ("decoder", 0), ("cross", 0)]
+    assert mean.counts(mean.sites[2])[0].tolist() == [[2] * 5, [2] * 5, [1] * 5, [1] * 5]
 
 
 def test_grouped_queries_in_fused_attention() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attrim.errors import ArtefactError, ParameterError
+from attrim.errors import ArtefactError, DataError, ParameterError
 from attrim.stats import Sample
 
 WEIGHTS = torch.softmax(torch.randn(12, 2, 5, 5, generator=torch.Generator().manual_seed(1)), -1)
@@ -48,6 +48,15 @@ def test_parts_with_numbers_of_their_own_merge_to_the_sample_of_the_whole() -> N
 def test_parts_that_share_numbers_are_refused() -> None:
     with pytest.raises(ArtefactError, match="first="):
         sampled([4], count=2).merge(sampled([4], count=2))
+
+
+def test_weights_that_are_no_numbers_are_refused() -> None:
+    weights = WEIGHTS[:2].clone()
+    weights[1, 0, 0, 4] = float("nan")
+    Sample().update(weights, REAL[:2])  # on padding they do not matter
+    weights[1, 0, 0, 0] = float("nan")
+    with pytest.raises(DataError, match="NaN"):
+        Sample().update(weights, REAL[:2])
 
 
 def test_a_sample_of_nothing_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..edits.base import Edit
 from ..errors import ArtefactError, ParameterError
+from ..kinds import require_all, require_model
 from ..select import Site
 from ..sites.discover import find_sites
 from .check import require_same
@@ -39,10 +40,12 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
 
     if isinstance(model, BakedModel):
         raise ParameterError("The model is baked already; bake the original with all edits at once.")
+    require_model(model)
     if not isinstance(model, PreTrainedModel):
         raise ParameterError(
             f"Only models of transformers can be baked, not a {type(model).__name__}; use attrim.edit instead."
         )
+    require_all(edits, Edit, "an edit")
     sites = find_sites(model, example)
     plans = plan_sites(sites, edits)
     layers = plan_layers(plans, sites)

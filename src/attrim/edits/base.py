@@ -10,6 +10,7 @@ from torch import Tensor
 from ..call import Call
 from ..registry import Registry
 from ..select import Select
+from .fields import read_numbers
 
 EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
 register = EDITS.register
@@ -30,6 +31,10 @@ class Edit:
 
     select: Select = field(default_factory=Select)
     registered_name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check the numbers; an edit with checks of its own calls this first."""
+        read_numbers(self)
 
     def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
         """Change scores ``[B, H, Q, K]`` before they are normalised; ``-inf`` removes a cell."""

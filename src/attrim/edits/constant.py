@@ -61,6 +61,7 @@ class Constant(Edit):
     train_constants: bool = field(default=False, kw_only=True)
 
     def __post_init__(self, heads: Sequence[Any] | int | None) -> None:
+        super().__post_init__()
         choose_heads(self, heads)
         if self.outside not in get_args(Outside):
             raise ParameterError(f"outside must be 'error' or 'zero', not {self.outside!r}.")

@@ -34,6 +34,7 @@ class Gate(Edit):
     sites: Sequence[Site | str] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sites is not None:
             object.__setattr__(
                 self, "sites", tuple(site.name if isinstance(site, Site) else site for site in self.sites)

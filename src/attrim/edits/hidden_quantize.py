@@ -39,6 +39,7 @@ class HiddenQuantize(HiddenEdit):
     where: Where = field(default="input", kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.method not in get_args(Method):
             raise ParameterError(f"method must be one of {', '.join(get_args(Method))}, not {self.method!r}.")
         least = INTEGER_BITS + 2 if self.method == "fixed-point" else 2

@@ -25,6 +25,7 @@ class HiddenThreshold(HiddenEdit):
     bar: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (math.isfinite(self.bar) and self.bar >= 0):
             raise ParameterError(f"bar must be a number that is not negative, not {self.bar}.")
 

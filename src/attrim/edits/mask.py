@@ -35,6 +35,7 @@ class Mask(Edit):
     unseen: Unseen = "keep"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_matrices(self.cells, "cells", boolean=True)
         if self.unseen not in get_args(Unseen):
             raise ParameterError(f"unseen must be 'keep' or 'prune', not {self.unseen!r}.")

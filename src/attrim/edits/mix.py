@@ -40,6 +40,7 @@ class Mix(Edit):
     outside: Outside = field(default="error", kw_only=True)
 
     def __post_init__(self, heads: Sequence[Any] | int | None) -> None:
+        super().__post_init__()
         choose_heads(self, heads)
         constant = Constant(self.matrix, outside=self.outside)  # turns averages into tensors, once
         object.__setattr__(self, "matrix", constant.matrix)

@@ -55,6 +55,7 @@ class Offset(Edit):
     tail: int = field(default=TAIL, kw_only=True)
 
     def __post_init__(self, heads: Sequence[Any] | int | None) -> None:
+        super().__post_init__()
         choose_heads(self, heads)
         if self.tail < 1:
             raise ParameterError(f"tail must be at least 1, not {self.tail}.")

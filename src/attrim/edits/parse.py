@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from ..convert import convert
 from ..errors import ParameterError, UnknownName
 from ..select import Select
 from .base import EDITS, Edit
+from .fields import hints_of
 
 SELECT_FIELDS = ("roles", "layers", "heads", "names")
 
@@ -95,7 +96,7 @@ def _value(kind: type[Edit], item: dataclasses.Field[Any], text: str) -> Any:
     """The text of one field as what the field's type hint asks for."""
     if "parse" in item.metadata:
         return item.metadata["parse"](text)
-    return convert(text, get_type_hints(kind)[item.name], f"field {item.name!r} of the edit {kind.registered_name!r}")
+    return convert(text, hints_of(kind)[item.name], f"field {item.name!r} of the edit {kind.registered_name!r}")
 
 
 def _selection(field: str, text: str) -> list[Any]:

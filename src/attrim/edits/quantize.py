@@ -71,6 +71,7 @@ class Quantize(Edit):
     fitted: Any = field(default=None, kw_only=True, metadata={"parse": load_histogram})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_bits(self.bits)
         if not 0 <= self.prune < 1:
             raise ParameterError(f"prune must lie between 0 and 1, not {self.prune}.")

@@ -39,6 +39,7 @@ class RandomDrop(Edit):
     renormalize: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.share <= 1:
             raise ParameterError(f"share must lie between 0 and 1, not {self.share}.")
 

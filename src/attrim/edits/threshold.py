@@ -41,6 +41,7 @@ class Threshold(Edit):
     mass: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = [name for name in ("bar", "top", "mass") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ParameterError(

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..edits.base import Edit
 from ..errors import SiteError
+from ..kinds import require_all
 from ..moments import Plan
 from ..select import Select, Site
 from ..stats.base import Stat
@@ -47,8 +48,11 @@ def attach(
     ------
     the sites that are edited or watched.
     """
+    edits, stats = list(edits), list(stats)
+    require_all(edits, Edit, "an edit")
+    require_all(stats, Stat, "a stat")
     sites = map_of(model, example)
-    plans = _plans(sites.sites, list(edits), list(stats), select or Select())
+    plans = _plans(sites.sites, edits, stats, select or Select())
     check_layers(sites.layers, plans)
     for site, plan in plans.items():
         for stat, heads in plan.stats:

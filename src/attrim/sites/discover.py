@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import AttrimError, SiteError
+from ..kinds import require_model
 from ..modes import in_mode
 from ..select import Site
 from . import install, interface
@@ -20,7 +21,7 @@ from .example import make_example
 from .layers import layers_of
 from .recorder import Event, Recorder
 from .session import active
-from .table import Facts, facts, is_vision, role_of
+from .table import Facts, facts, has_two_stacks, is_vision, role_of
 
 _FUSED_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
@@ -77,6 +78,7 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
 
     A module that wraps a model and has it as ``attention_root`` stands for that model, so that sites keep their names.
     """
+    require_model(model)
     model = getattr(model, "attention_root", model)
     layout = tuple(id(module) for module in model.modules())
     with _dry_runs:
@@ -184,7 +186,9 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
         )
     towers = len({is_vision(names.get(id(event.module), "")) for event in reached}) == 2
     config = getattr(model, "config", None)
-    two_stacks = bool(getattr(config, "is_encoder_decoder", False))
+    two_stacks = getattr(config, "is_encoder_decoder", None)
+    if two_stacks is None:  # a plain module has only its paths to tell
+        two_stacks = has_two_stacks(names.get(id(event.module), "") for event in reached)
     sites: list[Site] = []
     calls: dict[int, list[Site | None]] = {}
     layers: dict[str, int] = {}

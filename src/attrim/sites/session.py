@@ -44,6 +44,10 @@ class Session:
         self._counts.clear()
         self._layer_counts.clear()
 
+    def saw_real(self) -> bool:
+        """Whether the last pass had any real token; a model that tells of none (without self-attention) counts too."""
+        return not self.streams or any(bool(stream.real.any()) for stream in self.streams.values())
+
     def knows(self, module: nn.Module) -> bool:
         """Whether the module is one of this model's; an error when the dry run did not see its attention."""
         if id(module) not in self.map.modules:

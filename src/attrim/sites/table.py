@@ -6,6 +6,7 @@ Everything else about a site (its module, number of heads, calls in a forward pa
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -102,6 +103,12 @@ def role_of(name: str, row: Facts, *, cross: bool, causal: bool, towers: bool, t
     if two_stacks and _DECODER.search(name):
         return "decoder"
     return "decoder" if causal else "encoder"
+
+
+def has_two_stacks(names: Iterable[str]) -> bool:
+    """Whether the names of a model's sites are those of an encoder beside a decoder."""
+    names = list(names)
+    return all(any(stack.search(name) for name in names) for stack in (_ENCODER, _DECODER))
 
 
 def is_vision(name: str) -> bool:

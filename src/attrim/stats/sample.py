@@ -13,7 +13,7 @@ from ..call import Call
 from ..errors import ArtefactError, ParameterError
 from ..select import Site
 from .base import register
-from .sitewise import SiteStat
+from .sitewise import SiteStat, finite
 
 _PREFIX = "example-"
 
@@ -65,7 +65,9 @@ class Sample(SiteStat):
     def part(self, tensor: Tensor, call: Call, example: int) -> Tensor:
         """What is kept of an example of a call: its matrices ``[H, n, m]``."""
         one = call.for_example(example)
-        return tensor[example][:, one.queries[0].to(tensor.device)][:, :, one.keys[0].to(tensor.device)]
+        valid = one.valid[0].expand(tensor.shape[1:])
+        weights = finite(tensor[example], valid.to(tensor.device), call.site)
+        return weights[:, one.queries[0].to(tensor.device)][:, :, one.keys[0].to(tensor.device)]
 
     @property
     def examples(self) -> list[int]:

@@ -135,5 +135,5 @@ def _assign(weights: Tensor, edges: Tensor, values: Tensor) -> Tensor:
     tops = [*edges.tolist()[1:], 1.0]
     for low, high, value in zip(edges.tolist(), tops, values.tolist(), strict=True):
         if low < high:
-            result += torch.where((exact >= low) & (exact < high), value, 0.0)
+            result[(exact >= low) & (exact < high)] += value
     return result
