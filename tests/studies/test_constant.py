@@ -117,9 +117,21 @@ def test_token_tasks(tmp_path: Path) -> None:
         words = (f"{'zz' if i % 2 else 'aa'}{i} NN I-NP {'B-PER' if i % 2 else 'O'}\n" for i in range(3 * sentences))
         lines = list(words)
         (tmp_path / name).write_text("\n".join("".join(lines[i : i + 3]) for i in range(0, len(lines), 3)) + "\n")
-    outcome = command(tmp_path / "x", data=str(tmp_path), task="tokens/ner", seeds=(0,)).run()
+    orders = ("lambdas", "divergence", "gradient", "random")
+    outcome = command(tmp_path / "x", data=str(tmp_path), task="tokens/ner", seeds=(0,), orders=orders).run()
     assert outcome.data["metric"] == "f1"
-    assert len(outcome.data["rows"]) == 3
+    assert {order for _, order, heads in rows(outcome) if heads == 4} == set(orders)
+
+
+def test_orders_have_the_labels_of_the_probe(tmp_path: Path) -> None:
+    """Three labels, where the model itself has two."""
+    names = ("neutral", "entailment", "contradiction")
+    lines = "".join(f"{'aaz'[i % 3] * 4}\tb{i}\t{names[i % 3]}\n" for i in range(24))
+    for file in ("train", "dev_matched"):
+        (tmp_path / f"{file}.tsv").write_text(f"sentence1\tsentence2\tgold_label\n{lines}")
+    orders = ("divergence", "gradient", "random")
+    outcome = command(tmp_path / "x", data=str(tmp_path), task="glue/mnli", seeds=(0,), orders=orders, epochs=1).run()
+    assert {order for _, order, heads in rows(outcome) if heads == 4} == set(orders)
 
 
 @pytest.mark.parametrize("model", ["tiny-roberta", "tiny-deberta", "tiny-gpt2", "tiny-llama"])

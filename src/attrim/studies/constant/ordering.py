@@ -54,9 +54,10 @@ class Ordering:
         setting, seed = f"order/{name}", self.design.seeds[0]
         stored = self.run.fields(setting)
         if stored is None:
-            batches = self.task.train_batches(self.tokenizer, self.model, seed=seed)
+            model = probed()  # not the model alone: the labels are numbered as the probe has them
+            batches = self.task.train_batches(self.tokenizer, model, seed=seed)
             some = islice(batches, self.design.score_batches)
-            stored = SCORES[name](probed(), some, self.constants, seed=seed).to_json()
+            stored = SCORES[name](model, some, self.constants, seed=seed).to_json()
             self.run.store(setting, {}, fields=stored)
         return Scores.from_json(stored)
 
