@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,7 +58,8 @@ def test_the_whole_study(glue: Path) -> None:
     assert names == {"score-against-heads.png", "order-lambdas.png"}
     with Run.read(outcome.data["folder"]) as run:
         assert run.finished
-        assert "probe/average/lambdas/4/seed-1/epoch-002" in run.settings()
+        kept = re.compile("probe/average/lambdas/4/[0-9a-f]{12}/seed-1/epoch-002")
+        assert any(map(kept.fullmatch, run.settings()))
     assert not list(Path(outcome.data["folder"]).glob("features/*")) + list(
         Path(outcome.data["folder"]).glob("checkpoints/*")
     )
@@ -75,6 +77,57 @@ def test_what_is_done_is_not_repeated_and_more_is_added(glue: Path, monkeypatch)
     more = rows(command(glue, seeds=(0, 1, 2), budgets=("0", "all")).run())
     assert trained == [2, 2]
     assert more["", "", 0][:2] == first["", "", 0]
+
+
+def test_a_row_is_of_one_set_of_heads(glue: Path, monkeypatch) -> None:
+    """A second seed turns the order round: the half of the heads that was probed before is another one."""
+    import attrim.studies.constant.ordering as ordering
+    import attrim.studies.constant.probing as probing
+
+    def train_lambdas(model, task, tokenizer, constants, recipe, **options):
+        numbers = torch.arange(4.0)
+        return {name: place + (-3 * numbers if recipe.seed else numbers) for place, name in enumerate(constants)}
+
+    trained = []
+    original = probing.train_probe
+    monkeypatch.setattr(ordering, "train_lambdas", train_lambdas)
+    monkeypatch.setattr(probing, "train_probe", lambda *a, **k: trained.append(a[3].seed) or original(*a, **k))
+    alone = rows(command(glue, seeds=(0,)).run())
+    assert trained == [0, 0, 0]
+    command(glue, seeds=(0, 1)).run()
+    assert trained[3:] == [1, 0, 1, 1]  # the baseline, half of the heads, all of them
+    assert rows(command(glue, seeds=(0,)).run()) == alone
+    assert len(trained) == 7
+
+
+@pytest.mark.parametrize(
+    ("order", "before", "after"),
+    [
+        ("lambdas", {"families": ("uniform",)}, {}),
+        ("divergence", {"families": ("uniform",)}, {}),
+        ("divergence", {"score_batches": 1}, {}),
+        ("random", {}, {"seeds": (1, 0)}),
+        ("divergence", {"families": ("random",)}, {"families": ("random",), "seeds": (1, 0)}),
+    ],
+)
+def test_an_order_is_that_of_its_own_constants(glue: Path, order: str, before, after) -> None:
+    """What another family, seed or number of batches gave is not taken for it."""
+    same = {"orders": (order,), "epochs": 1, "until": "order"}
+    command(glue, **same, **before).run()
+    fresh = command(glue, **same, **after, output=glue.parent / "fresh").run().data["orders"]
+    assert command(glue, **same, **after).run().data["orders"] == fresh
+
+
+def test_random_constants_belong_to_their_seed(glue: Path, monkeypatch) -> None:
+    same = {"families": ("random",), "budgets": ("all",), "orders": ("random",), "epochs": 1}
+    import attrim.studies.constant.probing as probing
+
+    trained = []
+    original = probing.train_probe
+    monkeypatch.setattr(probing, "train_probe", lambda *a, **k: trained.append(a[3].seed) or original(*a, **k))
+    command(glue, **same, seeds=(0, 1)).run()
+    command(glue, **same, seeds=(1, 0)).run()
+    assert trained == [0, 1, 0, 1, 1, 0]  # the baseline once, all heads for both
 
 
 def test_averages_are_those_of_all_training_data(glue: Path) -> None:
@@ -167,11 +220,12 @@ def scores(*sizes: int) -> Scores:
 
 def test_settings_share_what_does_not_depend_on_the_order() -> None:
     design = Design(families=("average", "uniform"), orders=("lambdas", "random"), budgets=("1/2", "all", "8", 4))
-    names = [setting.name for setting in design.settings({"lambdas": scores(4, 4), "random": scores(4, 4)})]
-    assert names == [
-        "probe/0", "probe/average/lambdas/4", "probe/average/8", "probe/average/random/4", "probe/uniform/lambdas/4",
-        "probe/uniform/8",
+    settings = design.settings({"lambdas": scores(4, 4), "random": scores(4, 4)})
+    assert [(setting.family, setting.order, len(setting.heads)) for setting in settings] == [
+        ("", "", 0), ("average", "lambdas", 4), ("average", "", 8), ("average", "random", 4), ("uniform", "lambdas", 4),
+        ("uniform", "", 8),
     ]  # fmt: skip
+    assert len({setting.name for setting in settings}) == 6
 
 
 @pytest.mark.parametrize(
