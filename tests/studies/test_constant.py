@@ -145,6 +145,20 @@ def test_averages_are_those_of_all_training_data(glue: Path) -> None:
     assert outcome.data["orders"] == {}
 
 
+def test_averages_whose_saving_was_stopped_are_measured_again(glue: Path) -> None:
+    """Killed before the index, which is written last; a file that is there but damaged is not thrown away."""
+    outcome = command(glue, until="average").run()
+    folder = Path(outcome.data["folder"]) / "averages" / "even"
+    (folder / "stats.json").unlink()
+    assert command(glue, until="average").run().data == outcome.data
+    next(folder.glob("*.safetensors")).write_bytes(b"half")
+    with pytest.raises(ArtefactError, match="has changed since it was saved"):
+        command(glue, until="average").run()
+    (folder / "stats.json").write_text("{")
+    with pytest.raises(ArtefactError, match="cannot be read"):
+        command(glue, until="average").run()
+
+
 def test_families_and_orders_in_one_command(glue: Path) -> None:
     families = ("average", "offset", "uniform", "identity", "previous", "next", "random", "learned")
     orders = ("lambdas", "divergence", "gradient", "random")

@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...errors import ArtefactError, DataError
+from ...errors import DataError
 from ...families import count_summary, split_half
 from ...measure import Stats, measure
 from ...runs import Run
 from ...stats import Mean
+from ...stats.store import INDEX
 from ...tasks import Task
 
 
@@ -58,11 +59,8 @@ def average(run: Run, model: nn.Module, task: Task, tokenizer: Any, progress: bo
 
 
 def _half(folder: Path, model: nn.Module, task: Task, tokenizer: Any, part: int, progress: bool) -> Stats | None:
-    try:
+    if (folder / INDEX).exists():  # written last: without it the saving was stopped; a damaged one is an error
         return Stats.load(folder)
-    except ArtefactError:
-        if folder.exists():  # damaged, which nothing but the user may throw away
-            raise
     batches: Iterator[Any] = islice(task.feed(model, tokenizer), part, None, 2)
     first = next(batches, None)
     if first is None:
