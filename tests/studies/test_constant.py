@@ -25,10 +25,11 @@ from attrim.runs import Run
 from attrim.scores import Scores
 from attrim.select import Site
 from attrim.stats import Mean
+from attrim.studies.constant import constant as study
 from attrim.studies.constant.design import Design
 from attrim.studies.constant.drops import relative_drop
 from attrim.studies.constant.figures import curves
-from attrim.tasks import load_task
+from attrim.tasks import Task, load_task
 from feelings import write_sst2
 
 
@@ -41,6 +42,11 @@ def command(glue: Path, **fields) -> Constant:
     shared = {"model": "tiny-bert", "task": "glue/sst2", "data": str(glue), "output": glue.parent / "runs"}
     quick = {"max_length": 24, "epochs": 2, "learning_rate": 1e-3, "seeds": (0, 1), "formats": ("png",)}
     return Constant(**{**shared, **quick, "order_epochs": 1, "budgets": ("0", "1/2", "all"), **fields})
+
+
+def tasks(glue: Path, length: int) -> list[Task]:
+    options = {"data": str(glue), "layout": "grid", "max_length": length}
+    return [load_task("glue/sst2", split=split, **options) for split in ("train", "validation")]
 
 
 def rows(outcome) -> dict[tuple[str, str, int], list[float]]:
@@ -209,6 +215,24 @@ def test_other_architectures(glue: Path, model: str) -> None:
     assert all(0 <= row["score"] <= 100 for row in outcome.data["rows"])
 
 
+def test_a_decoder_whose_texts_do_not_fill_the_grid(glue: Path) -> None:
+    """Cells that no training text has are 0; a longer validation text attends to nothing there."""
+    (glue / "dev.tsv").write_text((glue / "dev.tsv").read_text() + f"{'long ' * 20}\t1\n")
+    design = command(glue, families=("average", "offset", "learned"), epochs=1, seeds=(0,), budgets=("all",)).design()
+    model, tokenizer = load_model("tiny-gpt2"), load_tokenizer("tiny-gpt2")
+    tokenizer.sep_token = None  # one in the last slot would fill the grid
+    training, validation = tasks(glue, 64)
+    found = study(model, training, validation, tokenizer, design, output=glue.parent / "runs", progress=False)
+    assert [row.setting.family for row in found.rows] == ["", "average", "offset", "learned"]
+    whole = measure(model, training.feed(model, tokenizer), Mean(), progress=False)["Mean"]
+    for site in whole.sites:
+        matrix, seen = found.averages.mean.matrix(site), whole.matrix(site).shape[1]
+        assert seen < 64
+        assert matrix.shape[1:] == (64, 64)
+        assert torch.equal(matrix[:, :seen, :seen], whole.matrix(site))
+        assert not matrix[:, seen:].any()
+
+
 def test_a_kill_changes_nothing(glue: Path) -> None:
     """Killed at the first stored probe, the study ends with the scores of one that was not."""
     whole = rows(command(glue, output=glue.parent / "whole").run())
@@ -281,11 +305,9 @@ def test_averages_of_another_model_or_layout_are_refused_by_name(glue: Path, cha
 
 
 def test_a_study_needs_a_layout(glue: Path) -> None:
-    from attrim.studies.constant import constant
-
     task = load_task("glue/sst2", data=str(glue), split="train")
     with pytest.raises(DataError, match="layout"):
-        constant(load_model("tiny-bert"), task, task, load_tokenizer("tiny-bert"), output=glue.parent / "runs")
+        study(load_model("tiny-bert"), task, task, load_tokenizer("tiny-bert"), output=glue.parent / "runs")
 
 
 def test_relative_drop() -> None:
@@ -300,13 +322,8 @@ def test_relative_drop() -> None:
 
 def test_curves_end_in_what_all_orders_share(glue: Path) -> None:
     outcome_rows = command(glue, orders=("divergence", "random"), seeds=(0,), epochs=1)
-    from attrim.studies.constant import constant
-
-    training, validation = (
-        load_task("glue/sst2", data=str(glue), split=split, layout="grid", max_length=24)
-        for split in ("train", "validation")
-    )
-    found = constant(
+    training, validation = tasks(glue, 24)
+    found = study(
         load_model("tiny-bert"), training, validation, load_tokenizer("tiny-bert"), outcome_rows.design(),
         output=glue.parent / "runs", progress=False, formats=("png",),
     )  # fmt: skip
