@@ -26,8 +26,8 @@ from attrim.scores import Scores
 from attrim.select import Site
 from attrim.stats import Mean
 from attrim.studies.constant import constant as study
-from attrim.studies.constant.design import Design
-from attrim.studies.constant.drops import relative_drop
+from attrim.studies.constant.design import Design, Setting
+from attrim.studies.constant.drops import Row, relative_drop, sentences
 from attrim.studies.constant.figures import curves
 from attrim.tasks import Task, load_task
 from feelings import write_sst2
@@ -186,8 +186,8 @@ def test_as_the_released_code(glue: Path) -> None:
 
 def test_token_tasks(tmp_path: Path) -> None:
     """Training and validation data differ in size, as they do in earnest."""
-    for name, sentences in {"eng.train": 20, "eng.testa": 8}.items():
-        words = (f"{'zz' if i % 2 else 'aa'}{i} NN I-NP {'B-PER' if i % 2 else 'O'}\n" for i in range(3 * sentences))
+    for name, size in {"eng.train": 20, "eng.testa": 8}.items():
+        words = (f"{'zz' if i % 2 else 'aa'}{i} NN I-NP {'B-PER' if i % 2 else 'O'}\n" for i in range(3 * size))
         lines = list(words)
         (tmp_path / name).write_text("\n".join("".join(lines[i : i + 3]) for i in range(0, len(lines), 3)) + "\n")
     orders = ("lambdas", "divergence", "gradient", "random")
@@ -270,7 +270,10 @@ def test_settings_share_what_does_not_depend_on_the_order() -> None:
     ("fields", "error", "message"),
     [
         ({"families": ("averge",)}, UnknownName, "average"),
-        ({"orders": ("lambda",)}, UnknownName, "lambdas|random|gradient"),
+        ({"orders": ("lambda",)}, UnknownName, "no order named 'lambda'; did you mean 'lambdas'"),
+        ({"orders": ("xyz",)}, UnknownName, "known are divergence, gradient, lambdas, random"),
+        ({"lambda_rate": -1.0}, ParameterError, "learning rate of lambdas must be a number above 0, not -1.0"),
+        ({"order_epochs": 0}, ParameterError, "epochs of an order must be a number above 0, not 0"),
         ({"seeds": ()}, ParameterError, "at least one"),
         ({"seeds": (1, 1)}, ParameterError, "different"),
         ({"budgets": ()}, ParameterError, "budget"),
@@ -288,6 +291,10 @@ def test_bad_input_is_one_sentence(glue: Path, capsys) -> None:
     assert "no budget of 8 heads" in capsys.readouterr().err
     assert main([*words, "--task", "text"]) == 2
     assert "metric" in capsys.readouterr().err
+    for task in ("causal-lm", "squad"):
+        assert main([*words, "--task", task, "--data", "built-in"]) == 2
+        assert f"no probe for the task {task}" in capsys.readouterr().err
+    assert not (glue.parent / "runs").exists()  # nothing was begun
 
 
 @pytest.mark.parametrize(
@@ -308,6 +315,28 @@ def test_a_study_needs_a_layout(glue: Path) -> None:
     task = load_task("glue/sst2", data=str(glue), split="train")
     with pytest.raises(DataError, match="layout"):
         study(load_model("tiny-bert"), task, task, load_tokenizer("tiny-bert"), output=glue.parent / "runs")
+
+
+def test_masked_language_models(tmp_path: Path) -> None:
+    """Other tokens are masked in every epoch, so the probe is trained with the model, for every order."""
+    (tmp_path / "lines.txt").write_text("".join(f"{'az'[i % 2] * 4} b{i} c{i}\n" for i in range(24)))
+    fields = {"data": str(tmp_path / "lines.txt"), "task": "masked-lm", "option": ("unit=line",)}
+    orders = ("lambdas", "gradient")
+    outcome = command(tmp_path / "x", **fields, max_length=32, epochs=1, seeds=(0,), orders=orders).run()
+    assert outcome.data["metric"] == "perplexity"
+    assert {order for _, order, heads in rows(outcome) if heads == 4} == set(orders)
+
+
+def test_a_single_seed_has_no_interval_and_no_change_is_said_so() -> None:
+    def said(score: float) -> tuple[str, str]:
+        row = Row(Setting("average", "", "all", (("layer", 0),)), (score,), relative_drop([50.0], [score]))
+        return str(row.drop), sentences([row], "accuracy")[0]
+
+    assert said(50.0)[0] == "+0.00"
+    assert "accuracy is 50.00, equal to the probe on the unedited model;" in said(50.0)[1]
+    assert "10.0 % worse than the probe on" in said(45.0)[1]
+    assert "10.0 % better than the probe on" in said(55.0)[1]
+    assert str(relative_drop([50.0], [50.0], -1.0)) == "+0.00"
 
 
 def test_relative_drop() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...errors import ParameterError
+from ...errors import ParameterError, UnknownName
 from ...families import FAMILIES
 from ...probes.recipe import ProbeRecipe
 from ...scores import SCORES, Scores, budget, budget_size
@@ -84,8 +85,11 @@ class Design:
         for family in self.families:
             FAMILIES[family]  # raises, and suggests the nearest name
         for order in self.orders:
-            if order != LAMBDAS:
-                SCORES[order]
+            _check_order(order)
+        epochs = self.recipe.epochs if self.order_epochs is None else self.order_epochs
+        for name, value in {"epochs of an order": epochs, "learning rate of lambdas": self.lambda_rate}.items():
+            if not 0 < value < math.inf:
+                raise ParameterError(f"The {name} must be a number above 0, not {value}.")
         self.recipe.check()
 
     def check(self, heads: int) -> None:
@@ -113,3 +117,11 @@ class Design:
                     setting = Setting(family, own, str(wanted), heads, self.constants_name(family))
                 found.setdefault(setting.name, setting)
         return sorted(found.values(), key=lambda setting: bool(setting.heads))
+
+
+def _check_order(name: str) -> None:
+    try:
+        if name != LAMBDAS:
+            SCORES[name]
+    except UnknownName:  # the scores do not know the order that is trained
+        raise UnknownName("order", name, (LAMBDAS, *SCORES)) from None
