@@ -291,6 +291,9 @@ def test_bad_input_is_one_sentence(glue: Path, capsys) -> None:
     assert "no budget of 8 heads" in capsys.readouterr().err
     assert main([*words, "--task", "text"]) == 2
     assert "metric" in capsys.readouterr().err
+    for flag, value in {"roles": "encoder", "layers": "0", "heads": "1", "names": "*0*"}.items():
+        assert main([*words, f"--select-{flag}", value]) == 2
+        assert "takes no --select flags" in capsys.readouterr().err
     for task in ("causal-lm", "squad"):
         assert main([*words, "--task", task, "--data", "built-in"]) == 2
         assert f"no probe for the task {task}" in capsys.readouterr().err
