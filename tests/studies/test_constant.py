@@ -325,8 +325,12 @@ def test_masked_language_models(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("".join(f"{'az'[i % 2] * 4} b{i} c{i}\n" for i in range(24)))
     fields = {"data": str(tmp_path / "lines.txt"), "task": "masked-lm", "option": ("unit=line",)}
     orders = ("lambdas", "gradient")
-    outcome = command(tmp_path / "x", **fields, max_length=32, epochs=1, seeds=(0,), orders=orders).run()
+    fields |= {"max_length": 32, "epochs": 1, "seeds": (0,), "orders": orders, "formats": ("svg",)}
+    outcome = command(tmp_path / "x", **fields).run()
     assert outcome.data["metric"] == "perplexity"
+    (curve,) = (path for path in outcome.data["figures"] if "score-against-heads" in path)
+    assert "perplexity" in Path(curve).read_text()
+    assert "perplexity (%)" not in Path(curve).read_text()  # it is no share
     assert {order for _, order, heads in rows(outcome) if heads == 4} == set(orders)
 
 

@@ -137,9 +137,10 @@ def constant(
         results = {}
         for setting in track(settings, lambda setting: f"probing {setting.name}", progress):
             results[setting.name] = probing.results(setting, constants.get(setting.family, {}))
-        rows = rows_of(settings, results, metric, metric in training.smaller_is_better)
+        smaller_is_better = metric in training.smaller_is_better
+        rows = rows_of(settings, results, metric, smaller_is_better)
         run.store("table", {}, fields={"rows": [row.to_json() for row in rows]})
-        figures = draw(run, rows, orders, sites, metric, formats)
+        figures = draw(run, rows, orders, sites, metric, formats, smaller_is_better)
         run.finish()
     return Findings(run.folder, metric, averages, orders, rows, results, figures)
 
