@@ -37,6 +37,14 @@ def test_score_against_heads() -> None:
     assert {"constant heads (of 72)", "accuracy (%)", "relative drop (%)"} <= set(texts(figure))
 
 
+def test_a_rise_of_perplexity_is_a_drop() -> None:
+    figure = score_against_heads({"lambda": {0: [50.0], 72: [60.0]}}, 72, "perplexity", smaller_is_better=True)
+    axes = figure.axes[0]
+    (right,) = axes.child_axes
+    figure.draw_without_rendering()
+    assert right.transData.transform((0, 20.0))[1] == pytest.approx(axes.transData.transform((0, 60.0))[1])
+
+
 def test_many_series_can_be_told_apart() -> None:
     figure = score_against_heads({str(number): CURVE for number in range(12)}, 72)
     looks = [

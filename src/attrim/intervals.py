@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,7 +28,7 @@ class Interval:
     Attributes
     ----------
     value : the difference on the examples as they are.
-    low, high : the ends of the percentile interval.
+    low, high : the ends of the percentile interval; NaN where there is none, as for a single value.
     level : how much of the bootstrap distribution lies between them.
     """
 
@@ -37,6 +38,8 @@ class Interval:
     level: float = 0.95
 
     def __str__(self) -> str:
+        if math.isnan(self.low) and math.isnan(self.high):
+            return f"{self.value:+.2f}"
         return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
     def to_json(self) -> dict[str, float]:

@@ -65,6 +65,13 @@ def test_evaluation_equals_the_plain_formula(make, tmp_path):
         assert torch.allclose(torch.tensor(result.outputs[index]), torch.tensor(right), atol=1e-4)
 
 
+def test_labels_are_never_those_that_the_model_had(tmp_path):
+    task, model = sentences(tmp_path), backbone("tiny-bert")
+    model.config.id2label, model.config.label2id = {0: "cat", 1: "dog"}, {"cat": 0, "dog": 1}
+    task.check(Probed(model, make_probe(model, task)))
+    assert model.config.id2label == {0: "cat", 1: "dog"}
+
+
 def test_sites_keep_their_names_so_that_constants_of_the_model_fit(tmp_path):
     task = sentences(tmp_path)
     probed = probed_for(task).eval()

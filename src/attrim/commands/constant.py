@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..errors import ParameterError
 from ..probes.recipe import ProbeRecipe
 from .base import Outcome
 from .training import OnTraining
@@ -58,6 +59,11 @@ class Constant(OnTraining, ProbeRecipe):
         """Load everything, run the study and show what it found."""
         from ..studies.constant import constant
 
+        if self.select_roles or self.select_layers or self.select_heads or self.select_names:
+            raise ParameterError(
+                "The constant study orders all heads of a model and takes no --select flags; leave them out, and say "
+                "with --budgets how many heads become constant."
+            )
         design = self.design()
         training, validation = (dataclasses.replace(task, layout=self.layout) for task in self.tasks())
         model, tokenizer = self.load_model(), self.load_tokenizer()

@@ -28,11 +28,13 @@ class Family:
     make : gives the matrices of one site.
     measured : whether it needs average attention.
     trained : whether the matrices are only a start, and are trained with the probe (``train_constants=True``).
+    drawn : whether they are random, and another seed gives others.
     """
 
     make: Make
     measured: bool = False
     trained: bool = False
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         self.__doc__ = self.make.__doc__

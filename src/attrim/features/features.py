@@ -93,7 +93,7 @@ class Features:
         ----------
         model : has the labels in its configuration, as in :meth:`attrim.tasks.Task.train_labels`.
         """
-        if type(task).train_batches is not Task.train_batches or type(task).train_rows is not Task.train_rows:
+        if not task.trains_as_evaluated:
             raise DataError(
                 f"The task {task.registered_name} trains on other inputs than it is evaluated on, so hidden states "
                 "cannot be kept for it; train the probe together with the model (Probed)."

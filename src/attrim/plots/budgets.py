@@ -18,6 +18,7 @@ def score_against_heads(
     total: int,
     score_label: str = "score (%)",
     baseline: float | None = None,
+    smaller_is_better: bool = False,
 ) -> Figure:
     """Draw the mean score over seeds against the number of constant heads, and from the worst seed to the best.
 
@@ -28,6 +29,7 @@ def score_against_heads(
     series : name (of an order or a family) to number of constant heads to the score of each seed.
     total : heads of the model.
     baseline : the score with no constant head; by default that of the first series, where it has one.
+    smaller_is_better : for perplexity and the like; a drop is then a rise.
     """
     figure = Figure(figsize=(COLUMN, 2.9))
     axes = figure.subplots()
@@ -40,7 +42,7 @@ def score_against_heads(
         first = next(iter(series.values()))
         baseline = float(np.mean(first[0])) if 0 in first else None
     if baseline:
-        _drop_axis(axes, baseline)
+        _drop_axis(axes, baseline, -1 if smaller_is_better else 1)
     axes.set_xlim(-0.05 * total, 1.05 * total)
     axes.set_xlabel(f"constant heads (of {total})")
     axes.set_ylabel(score_label)
@@ -50,9 +52,9 @@ def score_against_heads(
     return figure
 
 
-def _drop_axis(axes: Axes, baseline: float) -> None:
+def _drop_axis(axes: Axes, baseline: float, sign: int) -> None:
     axes.axhline(baseline, color=GREY, linestyle="--", linewidth=0.8, zorder=1)
-    drop = lambda score: 100 * (baseline - score) / baseline
-    score = lambda drop: baseline * (1 - drop / 100)
+    drop = lambda score: sign * 100 * (baseline - score) / baseline
+    score = lambda drop: baseline * (1 - sign * drop / 100)
     right = axes.secondary_yaxis("right", functions=(drop, score))
     right.set_ylabel("relative drop (%)")

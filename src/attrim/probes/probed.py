@@ -117,10 +117,10 @@ def _config(backbone: nn.Module, probe: Probe, names: Sequence[str]) -> Any:
     """The model's configuration with the labels of the probe."""
     config: Any = copy.deepcopy(backbone.config)
     if probe.kind != "masked-lm":
-        config.num_labels = probe.labels
-        if len(names) > 1:
-            if len(names) != probe.labels:
-                raise ParameterError(f"The probe has {probe.labels} labels but {len(names)} names; give one for each.")
-            config.id2label = dict(enumerate(names))
-            config.label2id = {name: number for number, name in enumerate(names)}
+        if len(names) > 1 and len(names) != probe.labels:
+            raise ParameterError(f"The probe has {probe.labels} labels but {len(names)} names; give one for each.")
+        # Never those of the model, which may have been trained for something else.
+        names = names if len(names) > 1 else [f"LABEL_{number}" for number in range(probe.labels)]
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: number for number, name in enumerate(names)}
     return config

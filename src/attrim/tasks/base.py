@@ -148,6 +148,12 @@ class Task:
         """Tokenise examples to train with: as for evaluation, unless the task says otherwise."""
         return self.rows(examples, tokenizer, max_length)
 
+    @property
+    def trains_as_evaluated(self) -> bool:
+        """Whether training has the inputs of the evaluation, so that hidden states can be kept for all epochs."""
+        own = type(self)
+        return own.train_batches is Task.train_batches and own.train_rows is Task.train_rows
+
     def train_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
         """The labels of a batch under the names that the model's head expects."""
         raise DataError(f"The task {self.registered_name} has no labels to train with; see 'attrim ls tasks'.")

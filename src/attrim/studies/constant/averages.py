@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...errors import ArtefactError, DataError
+from ...errors import DataError
 from ...families import count_summary, split_half
 from ...measure import Stats, measure
 from ...runs import Run
 from ...stats import Mean
+from ...stats.store import INDEX
 from ...tasks import Task
 
 
@@ -24,7 +25,7 @@ class Averages:
 
     Attributes
     ----------
-    mean : over all training data.
+    mean : over all training data, on all slots of the task; 0 in cells that no text has.
     halves : site name to the correlation ``[H]`` between the averages of two halves of the batches; empty for a single
         batch.
     """
@@ -52,17 +53,14 @@ def average(run: Run, model: nn.Module, task: Task, tokenizer: Any, progress: bo
         raise DataError(f"The task {task.registered_name} has no training data to average attention over.")
     second = _half(run.folder / "averages" / "odd", model, task, tokenizer, 1, progress)
     if second is None:
-        return Averages(_mean(first), {})
+        return Averages(_on_grid(_mean(first), task.max_length), {})
     halves = split_half(_mean(first), _mean(second))
-    return Averages(_mean(first.merge(second)), halves)
+    return Averages(_on_grid(_mean(first.merge(second)), task.max_length), halves)
 
 
 def _half(folder: Path, model: nn.Module, task: Task, tokenizer: Any, part: int, progress: bool) -> Stats | None:
-    try:
+    if (folder / INDEX).exists():  # written last: without it the saving was stopped; a damaged one is an error
         return Stats.load(folder)
-    except ArtefactError:
-        if folder.exists():  # damaged, which nothing but the user may throw away
-            raise
     batches: Iterator[Any] = islice(task.feed(model, tokenizer), part, None, 2)
     first = next(batches, None)
     if first is None:
@@ -75,6 +73,13 @@ def _half(folder: Path, model: nn.Module, task: Task, tokenizer: Any, part: int,
 def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield first
     yield from rest
+
+
+def _on_grid(mean: Mean, length: int) -> Mean:
+    """Averages for every slot: without a separator in the last one, a mean only grows to the longest text."""
+    for record in mean.records.values():
+        mean.grow(record, length, length)
+    return mean
 
 
 def _mean(stats: Stats) -> Mean:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...errors import ParameterError
+from ...errors import ParameterError, UnknownName
 from ...families import FAMILIES
 from ...probes.recipe import ProbeRecipe
 from ...scores import SCORES, Scores, budget, budget_size
@@ -25,17 +28,21 @@ class Setting:
     family, order : what they are replaced by, and which come first; empty where neither matters.
     label : the budget as it was asked for.
     heads : site name and head of each.
+    constants : what the constants are called in the run (:meth:`Design.constants_name`).
     """
 
     family: str
     order: str
     label: str
     heads: tuple[tuple[str, int], ...] = ()
+    constants: str = ""
 
     @property
     def name(self) -> str:
-        """The setting in the run; the same heads and the same family have the same name."""
-        return "/".join(part for part in ("probe", self.family, self.order, str(len(self.heads))) if part)
+        """The setting in the run. It tells the heads themselves, because an order is another one with more seeds."""
+        digest = hashlib.sha256(json.dumps(sorted(self.heads)).encode()).hexdigest()[:12] if self.order else ""
+        parts = ("probe", self.constants, self.order, str(len(self.heads)), digest)
+        return "/".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -78,14 +85,21 @@ class Design:
         for family in self.families:
             FAMILIES[family]  # raises, and suggests the nearest name
         for order in self.orders:
-            if order != LAMBDAS:
-                SCORES[order]
+            _check_order(order)
+        epochs = self.recipe.epochs if self.order_epochs is None else self.order_epochs
+        for name, value in {"epochs of an order": epochs, "learning rate of lambdas": self.lambda_rate}.items():
+            if not 0 < value < math.inf:
+                raise ParameterError(f"The {name} must be a number above 0, not {value}.")
         self.recipe.check()
 
     def check(self, heads: int) -> None:
         """Refuse budgets that a model with so many heads does not have."""
         for wanted in self.budgets:
             budget_size(wanted, heads)
+
+    def constants_name(self, family: str) -> str:
+        """The constants of a family in the run: those that are drawn are others with another first seed."""
+        return f"{family}-{self.seeds[0]}" if FAMILIES[family].drawn else family
 
     def settings(self, orders: dict[str, Scores]) -> list[Setting]:
         """Every setting once, the baseline first; at 0 and at all heads the order does not matter."""
@@ -97,6 +111,17 @@ class Design:
             for wanted in ("0", *self.budgets):
                 heads = tuple(budget(sequence, wanted))
                 everything = len(heads) == len(sequence)
-                setting = Setting(family if heads else "", "" if everything or not heads else order, str(wanted), heads)
+                setting = Setting("", "", str(wanted))
+                if heads:
+                    own = "" if everything else order
+                    setting = Setting(family, own, str(wanted), heads, self.constants_name(family))
                 found.setdefault(setting.name, setting)
         return sorted(found.values(), key=lambda setting: bool(setting.heads))
+
+
+def _check_order(name: str) -> None:
+    try:
+        if name != LAMBDAS:
+            SCORES[name]
+    except UnknownName:  # the scores do not know the order that is trained
+        raise UnknownName("order", name, (LAMBDAS, *SCORES)) from None

@@ -73,7 +73,7 @@ def relative_drop(baseline: Sequence[float], scores: Sequence[float], sign: floa
     before, after = np.asarray(baseline, dtype=float), np.asarray(scores, dtype=float)
     if (before <= 0).any():
         return None
-    drops = sign * 100.0 * (before - after) / before
+    drops = sign * 100.0 * (before - after) / before + 0.0  # no minus zero
     if len(drops) < 2:
         return Interval(float(drops[0]), float("nan"), float("nan"), LEVEL)
     half = float(stats.t.ppf((1 + LEVEL) / 2, len(drops) - 1)) * float(drops.std(ddof=1)) / len(drops) ** 0.5
@@ -90,9 +90,11 @@ def sentences(rows: Sequence[Row], metric: str) -> list[str]:
         heads = "All heads" if label == "all" else f"{len(row.setting.heads)} heads"
         known = not math.isnan(row.drop.low)
         interval = f" (95 % interval over seeds {row.drop.low:.1f} to {row.drop.high:.1f})" if known else ""
-        change = f"{abs(row.drop.value):.1f} % {'worse' if row.drop.value > 0 else 'better'}"
+        change = f"{abs(row.drop.value):.1f} % {'worse' if row.drop.value > 0 else 'better'} than"
+        if row.drop.value == 0:
+            change = "equal to"
         said.append(
-            f"{heads} constant: {metric} is {row.score:.2f}, {change} than the probe on the unedited model{interval}; "
+            f"{heads} constant: {metric} is {row.score:.2f}, {change} the probe on the unedited model{interval}; "
             f"{claim}."
         )
     return said

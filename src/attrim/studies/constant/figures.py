@@ -25,19 +25,22 @@ def draw(
     sites: Sequence[Site],
     metric: str,
     formats: Sequence[str],
+    smaller_is_better: bool = False,
 ) -> list[Path]:
     """Write every figure that the findings allow to the run's folder; returns the files."""
     written: list[Path] = []
-    for name, figure in _every(rows, orders, sites, metric):
+    for name, figure in _every(rows, orders, sites, metric, smaller_is_better):
         written += save(figure, run.folder / "figures" / name, formats)
     return written
 
 
 def _every(
-    rows: Sequence[Row], orders: Mapping[str, Scores], sites: Sequence[Site], metric: str
+    rows: Sequence[Row], orders: Mapping[str, Scores], sites: Sequence[Site], metric: str, smaller_is_better: bool
 ) -> Iterator[tuple[str, Figure]]:
-    total, axis = sum(site.heads for site in sites), f"{metric} (%)"
-    yield "score-against-heads", score_against_heads(curves(rows, total), total, axis)
+    total = sum(site.heads for site in sites)
+    axis = metric if smaller_is_better else f"{metric} (%)"  # perplexity and loss are no shares
+    curve = score_against_heads(curves(rows, total), total, axis, smaller_is_better=smaller_is_better)
+    yield "score-against-heads", curve
     families = bars(rows)
     if len(families) > 1:
         yield "families", family_bars(families, axis, rows[0].score)

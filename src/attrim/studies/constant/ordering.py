@@ -28,7 +28,7 @@ class Ordering:
     Parameters
     ----------
     task : with its training data.
-    constants : the matrices by site name that the heads would get.
+    constants : the matrices by site name that the heads would get, those of the design's first family.
     """
 
     run: Run
@@ -51,12 +51,13 @@ class Ordering:
 
     def _scores(self, name: str, probed: Callable[[], Probed]) -> Scores:
         """A score without training of its own."""
-        setting, seed = f"order/{name}", self.design.seeds[0]
+        seed, batches = self.design.seeds[0], self.design.score_batches
+        setting = f"{self._name(name, seed)}/batches-{batches}"
         stored = self.run.fields(setting)
         if stored is None:
-            batches = self.task.train_batches(self.tokenizer, self.model, seed=seed)
-            some = islice(batches, self.design.score_batches)
-            stored = SCORES[name](probed(), some, self.constants, seed=seed).to_json()
+            model = probed()  # not the model alone: the labels are numbered as the probe has them
+            some = islice(self.task.train_batches(self.tokenizer, model, seed=seed), batches)
+            stored = SCORES[name](model, some, self.constants, seed=seed).to_json()
             self.run.store(setting, {}, fields=stored)
         return Scores.from_json(stored)
 
@@ -66,10 +67,10 @@ class Ordering:
         epochs = design.recipe.epochs if design.order_epochs is None else design.order_epochs
         found: list[dict[str, Tensor]] = []
         for seed in design.seeds:
-            setting = f"order/{LAMBDAS}/seed-{seed}"
+            setting = self._name(LAMBDAS, seed)
             stored = self.run.fields(setting)
             if stored is None:
-                folder = self.run.folder / "checkpoints" / f"{LAMBDAS}-{seed}"
+                folder = self.run.folder / "checkpoints" / setting.replace("/", "-")
                 trained = train_lambdas(
                     self.model,
                     self.task,
@@ -86,3 +87,7 @@ class Ordering:
                 shutil.rmtree(folder, ignore_errors=True)
             found.append({name: torch.tensor(values) for name, values in stored["lambdas"].items()})
         return lambda_scores(found, self.sites)
+
+    def _name(self, order: str, seed: int) -> str:
+        """An order in the run, with what it was worked out with."""
+        return f"order/{order}/{self.design.constants_name(self.design.families[0])}/seed-{seed}"

@@ -46,7 +46,7 @@ class Probing:
         missing = [seed for seed in self.design.seeds if Result.load(self.run, self._name(setting, seed)) is None]
         if missing:
             learned = bool(setting.heads) and FAMILIES[setting.family].trained
-            if learned or self.design.as_coded:
+            if learned or self.design.as_coded or not self.training.trains_as_evaluated:
                 for seed in missing:
                     self._with_model(setting, constants, seed, learned)
             else:
@@ -79,7 +79,7 @@ class Probing:
                 self._keep(setting, seed, probe, evaluate_probe(validation, probe, self.validation), epochs)
 
     def _with_model(self, setting: Setting, constants: Mapping[str, Tensor], seed: int, learned: bool) -> None:
-        """The model runs in every step: for constants that are trained, and for dropout as in the released code."""
+        """The model runs in every step: for trained constants, the dropout of the released code, and masked tokens."""
         probe, recipe = self._start(seed)
         options: dict[str, Any] = {"as_coded": self.design.as_coded}
         edits: Sequence[Edit] = constant_edits(constants, setting.heads)

@@ -16,10 +16,12 @@ from torch import nn
 from ...digests import tokenizer_digest, weights_digest
 from ...errors import DataError
 from ...families import make_constants
+from ...probes import make_probe
 from ...progress import track
 from ...results import Result
 from ...runs import Run
 from ...scores import RankCorrelation, Scores, rank_correlation
+from ...sites.discover import find_sites
 from ...tasks import Task
 from ..base import register
 from .averages import Averages, average
@@ -92,6 +94,8 @@ def constant(
     """
     design = design or Design()
     _check(training, validation)
+    make_probe(model, training)  # here and now: a task without a probe is not averaged first
+    design.check(sum(site.heads for site in find_sites(model)))
     known = {
         "study": "constant",
         **(identity or {"model": type(model).__name__}),
@@ -111,7 +115,6 @@ def constant(
         averages = average(run, model, training, tokenizer, progress)
         found = Findings(run.folder, metric, averages)
         sites = averages.mean.sites
-        design.check(sum(site.heads for site in sites))
         if until == "average":
             return found
         constants = {
@@ -134,9 +137,10 @@ def constant(
         results = {}
         for setting in track(settings, lambda setting: f"probing {setting.name}", progress):
             results[setting.name] = probing.results(setting, constants.get(setting.family, {}))
-        rows = rows_of(settings, results, metric, metric in training.smaller_is_better)
+        smaller_is_better = metric in training.smaller_is_better
+        rows = rows_of(settings, results, metric, smaller_is_better)
         run.store("table", {}, fields={"rows": [row.to_json() for row in rows]})
-        figures = draw(run, rows, orders, sites, metric, formats)
+        figures = draw(run, rows, orders, sites, metric, formats, smaller_is_better)
         run.finish()
     return Findings(run.folder, metric, averages, orders, rows, results, figures)
 
