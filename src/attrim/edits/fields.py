@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -14,7 +13,6 @@ from ..convert import misfit, options_of
 NUMBERS = (bool, int, float)
 
 
-@functools.cache
 def hints_of(kind: type) -> dict[str, Any]:
     """The type hint of every field; none for a class inside of a function, whose hints cannot be looked up."""
     try:
