@@ -62,13 +62,17 @@ class Codebook:
 
     def codes(self, weights: Tensor) -> Tensor:
         """The code of every weight, int64 of the same shape ``[B, H, Q, K]`` (any shape where all share the edges)."""
+        return self._search(weights).long()
+
+    def _search(self, weights: Tensor) -> Tensor:
+        """The codes as int32, which are half as much to write and to read."""
         wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32)).contiguous()
         edges = self._rounded_edges(wide.dtype, wide.device)
         if edges.ndim == 1:
-            return torch.bucketize(wide, edges, right=self.tie == "upper")
+            return torch.bucketize(wide, edges, right=self.tie == "upper", out_int32=True)
         order, groups = self._groups(wide)
         flat = wide.permute(order).reshape(groups, -1)
-        found = torch.searchsorted(edges.reshape(groups, -1), flat, right=self.tie == "upper")
+        found = torch.searchsorted(edges.reshape(groups, -1), flat, right=self.tie == "upper", out_int32=True)
         return found.view([wide.shape[axis] for axis in order]).permute(_inverse(order))
 
     def apply(self, weights: Tensor, fast: bool = True) -> Tensor:
@@ -83,12 +87,12 @@ class Codebook:
             table = self._table()
             if table is not None:
                 return lookup.look_up(weights.detach(), table)
-        codes = self.codes(weights)
+        codes = self._search(weights)
         if values.ndim == 1:
-            return values[codes]
+            return values.index_select(0, codes.flatten()).view(codes.shape)  # half the time of values[codes]
         order, groups = self._groups(weights)
         flat = codes.permute(order)
-        found = values.reshape(groups, -1).gather(1, flat.reshape(groups, -1))
+        found = values.reshape(groups, -1).gather(1, flat.reshape(groups, -1).long())
         return found.view(flat.shape).permute(_inverse(order))
 
     def rounded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
