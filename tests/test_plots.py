@@ -248,3 +248,13 @@ def test_shades_are_distinct_and_visible_on_white() -> None:
     colours = shades(12)
     assert len(set(colours)) == 12
     assert all(sum(matplotlib.colors.to_rgb(colour)) < 2.4 for colour in colours)
+
+
+def test_labels_of_a_short_logarithmic_axis_do_not_collide() -> None:
+    points = [(bar, Point(str(bar), 0.5, 90.0)) for bar in (0.005, 0.02, 0.03, 0.05)]
+    axes = score_and_sparsity(points, 91.0, "accuracy (%)").axes[0]
+    axes.figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    inside = [label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+    assert inside == ["0.005", "0.01", "0.02", "0.05"]
+    assert not any(label.get_text() for label in axes.get_xticklabels(minor=True))

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLUMN, GREY, legend_below, look, styled
+from .style import COLUMN, GREY, legend_below, log_places, look, styled
 
 Axis = Literal["number", "whole", "log", "steps"]
 
@@ -87,4 +87,4 @@ def draw_lines(
     elif axis == "whole":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     elif axis == "log":
-        axes.set_xscale("log")
+        log_places(axes, places)

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from ..errors import ArtefactError
 
@@ -116,6 +117,16 @@ def look(number: int) -> dict[str, Any]:
     # Markers move on with every turn through the colours, or the same pairs would come back.
     marker = MARKERS[(place + turn) % len(MARKERS)]
     return {"color": COLOURS[place], "marker": marker, "linestyle": ("-", "--", ":")[turn % 3]}
+
+
+def log_places(axes: Axes, places: Iterable[float]) -> None:
+    """A logarithmic horizontal axis for a few places; less than two decades get 1, 2 and 5, or labels would collide."""
+    axes.set_xscale("log")
+    known = [place for place in places if place > 0]
+    if known and max(known) < 100 * min(known):
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def shades(count: int) -> list[str]:

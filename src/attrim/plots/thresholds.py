@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import COLOURS, COLUMN, GREY, panels, shades, styled
+from .style import COLOURS, COLUMN, GREY, log_places, panels, shades, styled
 from .tradeoff import Point
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def score_and_sparsity(points: Sequence[tuple[float, Point]], unedited: float, s
     for bar, point in points:
         if point.low is not None and point.high is not None:
             left.vlines(bar, point.low, point.high, color=COLOURS[0], linewidth=0.7)
-    left.set_xscale("log")
+    log_places(left, bars)
     left.set_xlabel("bar")
     left.set_ylabel(score_label, color=COLOURS[0])
     left.margins(y=0.1)
