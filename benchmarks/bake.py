@@ -72,7 +72,7 @@ def run(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
 
 def time_rows(models: dict[str, torch.nn.Module], length: int, rounds: int) -> dict[str, list[float]]:
     """Seconds of every row in every round."""
-    from attrim.bake.speed import in_turns
+    from attrim.baking.cost import in_turns
 
     batch = inputs(length)
     return in_turns({row: functools.partial(run, model, batch) for row, model in models.items()}, rounds)
@@ -114,7 +114,7 @@ def report(length: int, rounds: int, rows: list[str], memory: bool) -> bool:
     for column in ("", "seconds", "faster x", "peak MiB", "parameters", "constants", "GFLOP a text"):
         table.add_column(column, justify="right" if column else "left")
     for row in rows:
-        cost = attrim.bake.cost(models[row], length)
+        cost = attrim.baking.cost(models[row], length)
         table.add_row(
             ROWS[row],
             f"{statistics.median(seconds[row]):.4f}",

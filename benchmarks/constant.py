@@ -31,16 +31,20 @@ from rich.table import Table
 from torch import Tensor
 
 import attrim
+from attrim.attention.discover import find_sites
 from attrim.edits import Constant, Mix
-from attrim.features import extract, orders
-from attrim.loading import load_model, load_tokenizer
-from attrim.probes import Probed, ProbeRecipe, evaluate_probe, make_probe, train_probe
-from attrim.probes.running import train_probed
+from attrim.models.loading import load_model, load_tokenizer
+from attrim.probing.hidden_states import extract, orders
+from attrim.probing.probe import make_probe
+from attrim.probing.probed import Probed, train_probed
+from attrim.probing.trainer import evaluate_probe, train_probe
 from attrim.scores import budget_size
 from attrim.scores.random import random_scores
-from attrim.sites.discover import find_sites
 from attrim.tasks import Task, load_task
-from attrim.training import Callback, Loop, Step
+from attrim.training.callbacks import Callback
+from attrim.training.data import Step
+from attrim.training.loop import Loop
+from attrim.training.recipe import ProbeRecipe
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "glue"
 BUDGETS = ("0", "1/2", "7/8", "15/16", "all")

@@ -85,7 +85,7 @@ def ours(model: torch.nn.Module) -> Callable[[torch.nn.Module, dict[str, torch.T
     import attrim
 
     stats = [attrim.Histogram(), attrim.Mean()]
-    from attrim.sites.context import attach
+    from attrim.attention.context import attach
 
     def run(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
         with torch.inference_mode(), attach(model, stats=stats, fast=True):

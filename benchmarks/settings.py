@@ -36,7 +36,7 @@ def run(words: list[str]) -> tuple[float, dict[str, float]]:
 def child(arguments: argparse.Namespace) -> None:
     """Evaluate all settings with shared first layers, and print as ``attrim evaluate --json`` does."""
     from attrim.edits import parse_edit
-    from attrim.loading import load_model, load_tokenizer
+    from attrim.models.loading import load_model, load_tokenizer
     from attrim.studies.sparsity.layerwise import evaluate_layers
     from attrim.tasks import load_task
 

@@ -11,8 +11,8 @@ import argparse
 
 import numpy
 
-from attrim.intervals import paired_bootstrap
-from attrim.runs import Run
+from attrim.runs.result import paired_bootstrap
+from attrim.runs.run import Run
 
 
 def hits(folders: list[str], setting: str) -> numpy.ndarray:

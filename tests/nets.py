@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from attrim.training import Callback, Loop, Recipe
+from attrim.training.callbacks import Callback
+from attrim.training.loop import Loop
+from attrim.training.recipe import Recipe
 
 
 class Net(nn.Module):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from attrim.tiny import tiny_tokenizer
+from attrim.models.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from attrim.cli import main
-from attrim.evaluate import UNEDITED, Result
-from attrim.intervals import Interval
+from attrim.evaluation import UNEDITED, Result
+from attrim.runs.result import Interval
 from attrim.studies.demo import BARS, CONTROLS, METRIC, PARAGRAPHS, TEXT, sentence
 from attrim.tasks import load_task
 
@@ -58,8 +58,8 @@ def test_the_sentence_admits_when_nothing_is_harmless() -> None:
 
 
 def test_a_question_is_harder_than_chance_and_easier_than_trivial() -> None:
-    from attrim.evaluate import evaluate
-    from attrim.loading import load_model, load_tokenizer
+    from attrim.evaluation import evaluate
+    from attrim.models.loading import load_model, load_tokenizer
 
     task = load_task("retrieval", data=str(TEXT), limit=60, paragraphs=PARAGRAPHS)
     found = evaluate(load_model("minilm"), task, load_tokenizer("minilm"))

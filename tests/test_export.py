@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from attrim.cli import main
+from attrim.core.site import Select
 from attrim.edits.quantize import Quantize
 from attrim.edits.threshold import Threshold
 from attrim.errors import DataError, ParameterError, SelectionError
-from attrim.export import PIPELINE, export_head, export_tensor
-from attrim.select import Select
-from attrim.words import Format, from_lines, to_lines
+from attrim.export import PIPELINE, Format, export_head, export_tensor, from_lines, to_lines
 from zoo import ZOO, batch
 
 BY_NAME = {animal.name: animal for animal in ZOO}

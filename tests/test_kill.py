@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 
-import attrim.evaluate
-import attrim.stats.checkpoint
+import attrim.evaluation
+import attrim.stats.resume
 import attrim.studies.sparsity.measuring as measuring
 import attrim.studies.sparsity.study as study
 from attrim.commands import Command, Evaluate, Measure, Sparsity
-from attrim.runs import Run
-from attrim.stats.store import Stats
+from attrim.runs.run import Run
+from attrim.stats.bundle import Stats
 
 # Whenever something was kept the process says so and waits for a line, so that it is killed exactly there.
 PATIENT = """
 import sys
 from attrim.cli import main
-from attrim.results import Result
-from attrim.stats.checkpoint import Checkpoint
+from attrim.runs.result import Result
+from attrim.stats.resume import Checkpoint
 
 store, passed = Result.store, Checkpoint.passed
 
@@ -80,8 +80,8 @@ def squad(tmp_path: Path) -> Path:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the settings that are evaluated from now on."""
     evaluated: list[str] = []
-    real = attrim.evaluate._run
-    monkeypatch.setattr(attrim.evaluate, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
+    real = attrim.evaluation._run
+    monkeypatch.setattr(attrim.evaluation, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
     return evaluated
 
 
@@ -137,14 +137,14 @@ def test_measure(squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shared = {"model": "tiny-bert", "task": "squad-paragraphs", "data": str(squad), "batch_size": 1, "stats": stats}
     whole = Measure(**shared, output=tmp_path / "whole").run().data
     covered: list[int] = []
-    real = attrim.stats.checkpoint.Checkpoint.resume
+    real = attrim.stats.resume.Checkpoint.resume
 
     def resume(self: Any, *given: Any) -> Any:
         found = real(self, *given)
         covered.append(found[0])
         return found
 
-    monkeypatch.setattr(attrim.stats.checkpoint.Checkpoint, "resume", resume)
+    monkeypatch.setattr(attrim.stats.resume.Checkpoint, "resume", resume)
     again = Measure(**shared, output=tmp_path / "killed").run().data
     assert covered == [3]
     assert again["stats"] == whole["stats"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from attrim.measure import measure
+from attrim.measurement import measure
 from attrim.stats import Histogram, Mean, Sample, Stat
 
 LENGTH, EXAMPLES, HEADS, LAYERS = 160, 8, 4, 2

@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from attrim.core.site import Site
 from attrim.errors import ArtefactError
 from attrim.plots import Point, distribution, head_histograms, head_map, save, score_against_sparsity
 from attrim.plots.errorbars import Bars, head_error_bars
@@ -24,9 +25,8 @@ from attrim.plots.text import ACROSS, token_text
 from attrim.plots.thresholds import score_and_sparsity
 from attrim.plots.tokens import token_sparsity
 from attrim.plots.values import value_histograms
-from attrim.select import Site
 from attrim.stats import Histogram
-from attrim.stats.majority import Majority
+from attrim.stats.spread import Majority
 from attrim.stats.values import Values
 from attrim.studies.sparsity.scores import KNOBS
 from attrim.studies.sparsity.sweep import LAYER

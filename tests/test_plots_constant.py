@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from attrim.core.site import Site
 from attrim.plots import save
 from attrim.plots.budgets import score_against_heads
 from attrim.plots.families import family_bars
 from attrim.plots.orders import correlation_matrix, order_map
-from attrim.select import Site
 
 CURVE = {0: [80.0, 82.0], 36: [79.0, 80.0], 72: [70.0, 74.0]}
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attrim.call import Call
+from attrim.core.call import Call
 from attrim.edits.base import Edit
 from attrim.stats.base import Stat
 from zoo import Animal

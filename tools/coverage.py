@@ -21,11 +21,11 @@ from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+from attrim.attention.context import edit
+from attrim.attention.discover import make_example, map_of
+from attrim.core.site import Select, Site
 from attrim.edits.gate import Gate
 from attrim.errors import AttrimError
-from attrim.select import Select, Site
-from attrim.sites.context import edit
-from attrim.sites.discover import make_example, map_of
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 SECONDS = 60

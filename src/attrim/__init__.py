@@ -1,46 +1,69 @@
 """attrim: see what a network's attention does, trim what it does not need.
 
-The names below are found when they are first used, so that ``import attrim`` does not import torch.
+The names below are imported when they are first used, so that ``import attrim`` does not import torch.
 Every edit and stat is here under its class name too (``attrim.Threshold``), without being listed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ._lazy import make_lazy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bake import bake as bake
-    from .bake import load as load
+    from .attention.context import edit as edit
+    from .attention.discover import find_sites as sites  # noqa: F401
+    from .baking import bake as bake
+    from .baking import load as load
+    from .core.site import Select as Select
+    from .core.site import Site as Site
     from .edits import *  # noqa: F403
     from .errors import AttrimError as AttrimError
-    from .evaluate import evaluate as evaluate
-    from .loading import load_model as load_model
-    from .loading import load_tokenizer as load_tokenizer
-    from .measure import measure as measure
-    from .select import Select as Select
-    from .select import Site as Site
-    from .sites import edit as edit
-    from .sites import sites as sites
+    from .evaluation import evaluate as evaluate
+    from .measurement import measure as measure
+    from .models.loading import load_model as load_model
+    from .models.loading import load_tokenizer as load_tokenizer
     from .stats import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-make_lazy(
-    __name__,
-    names={
-        "AttrimError": "errors",
-        "Select": "select",
-        "Site": "select",
-        "bake": "bake",
-        "edit": "sites",
-        "evaluate": "evaluate",
-        "load": "bake",
-        "load_model": "loading",
-        "load_tokenizer": "loading",
-        "measure": "measure",
-        "sites": "sites",
-    },
-    registries={"EDITS": "edits.base", "STATS": "stats.base"},
-)
+_PLACES = {
+    "AttrimError": "errors:AttrimError",
+    "Select": "core.site:Select",
+    "Site": "core.site:Site",
+    "bake": "baking:bake",
+    "edit": "attention.context:edit",
+    "evaluate": "evaluation:evaluate",
+    "load": "baking:load",
+    "load_model": "models.loading:load_model",
+    "load_tokenizer": "models.loading:load_tokenizer",
+    "measure": "measurement:measure",
+    "sites": "attention.discover:find_sites",
+}
+_REGISTRIES = ("edits.base:EDITS", "stats.base:STATS")
+
+
+def _find(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def _members() -> dict[str, Any]:
+    """Everything that is registered, by class name."""
+    return {name: member for place in _REGISTRIES for name, member in _find(place).by_class_name().items()}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__all__":  # asked for by ``from attrim import *``
+        return sorted({*_PLACES, *_members()})
+    if name in _PLACES:
+        value = _find(_PLACES[name])
+    elif name[:1].isupper() and name in (members := _members()):
+        value = members[name]
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES, *_members()})

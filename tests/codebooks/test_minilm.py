@@ -9,9 +9,9 @@ import pytest
 
 from attrim.edits import Edit, Gate
 from attrim.edits.quantize import Quantize
-from attrim.evaluate import evaluate_settings
-from attrim.loading import load_model, load_tokenizer
-from attrim.results import Result
+from attrim.evaluation import evaluate_settings
+from attrim.models.loading import load_model, load_tokenizer
+from attrim.runs.result import Result
 from attrim.tasks import load_task
 
 pytestmark = pytest.mark.slow

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.plan import Plan
+from attrim.core.site import Select, Site
 from attrim.edits import Mix, parse_edit
 from attrim.edits.constant import Constant, constant
 from attrim.errors import ArtefactError, ParameterError, SelectionError, ShapeError, SiteError
-from attrim.moments import Plan
-from attrim.select import Select, Site
+from attrim.stats.bundle import save_stats
 from attrim.stats.histogram import Histogram
 from attrim.stats.mean import Mean
-from attrim.stats.store import save_stats
 
 # The average of oracle O1, and the matrix of O2c, of spec/papa.md.
 O1 = torch.tensor([[0.55, 0.35, 0.2, 0], [0.15, 0.8, 0.1, 0], [0.25, 0.25, 0.5, 0], [0, 0, 0, 0]])

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.plan import Plan
+from attrim.core.site import Select, Site
 from attrim.edits.gate import Gate, gate
 from attrim.errors import ParameterError, ShapeError, SiteError
-from attrim.moments import Plan
-from attrim.select import Select, Site
 
 WEIGHTS = torch.softmax(torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)), -1)
 

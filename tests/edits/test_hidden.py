@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from attrim.attention.context import attach, edit
+from attrim.core.site import Select
 from attrim.edits import load_edits, save_edits
 from attrim.edits.hidden_quantize import HiddenQuantize, fixed_point, linear, logarithmic
 from attrim.edits.hidden_threshold import HiddenThreshold
 from attrim.edits.parse import describe, parse_edit
 from attrim.errors import ParameterError, SiteError
-from attrim.select import Select
-from attrim.sites.context import attach, edit
 from attrim.stats.values import Values
 from methods import HIDDEN_METHODS
 from watching import Keep, assert_same, eager, output_of

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from attrim.core.site import Select
 from attrim.edits.mask import Mask
 from attrim.errors import ParameterError, ShapeError, SiteError
-from attrim.select import Select
 
 SCORES = torch.tensor([1.0, 2.0, 3.0, 0.0])[None, None, None]
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.plan import Plan
+from attrim.core.site import Select, Site
 from attrim.edits import EDITS, Edit, load_edits, save_edits
-from attrim.moments import Plan
-from attrim.select import Select, Site
 from methods import HIDDEN_METHODS, METHODS
 
 every_method = pytest.mark.parametrize("edit", METHODS)

@@ -6,12 +6,12 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import attrim
+from attrim.core.site import Select, Site
 from attrim.edits import Constant, Mix, parse_edit
 from attrim.edits.mix import mix
 from attrim.errors import ParameterError, SelectionError, ShapeError, SiteError
-from attrim.select import Select, Site
+from attrim.stats.bundle import save_stats
 from attrim.stats.mean import Mean
-from attrim.stats.store import save_stats
 
 # spec/papa.md O4: the attention and the constants of two heads.
 ATTENTION = torch.stack([torch.eye(2), torch.full((2, 2), 0.5)])[None]

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 import attrim
+from attrim.attention.context import attach
 from attrim.edits import Constant, Edit, Gate, Mask
 from attrim.errors import ShapeError
-from attrim.sites.context import attach
 from attrim.stats.mean import Mean
 from methods import METHODS
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attrim
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.plan import Plan
+from attrim.core.site import Select
 from attrim.edits import Constant, Offset, load_edits, parse_edit, save_edits
 from attrim.edits.offset import offset_curve
+from attrim.edits.positions import gather_offsets
 from attrim.errors import ParameterError, SelectionError, ShapeError
-from attrim.grid import gather_offsets
-from attrim.moments import Plan
-from attrim.select import Select
+from attrim.stats.bundle import save_stats
 from attrim.stats.mean import Mean
-from attrim.stats.store import save_stats
 from watching import eager
 from zoo import ZOO, batch
 

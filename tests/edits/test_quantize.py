@@ -12,14 +12,14 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import attrim
-from attrim.call import Call
+from attrim.attention.context import attach
 from attrim.codebooks import METHODS, Codebook, make_codebook
+from attrim.core.call import Call
+from attrim.core.plan import Plan
+from attrim.core.site import Select
 from attrim.edits import describe, load_edits, parse_edit, save_edits
 from attrim.edits.quantize import Quantize, quantize
 from attrim.errors import ArtefactError, AttrimError, DataError, ParameterError, UnknownName
-from attrim.moments import Plan
-from attrim.select import Select
-from attrim.sites.context import attach
 from attrim.stats.sample import Sample
 
 BEST = "linear-slog-clamped-midval"

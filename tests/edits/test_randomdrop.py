@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.site import Site
 from attrim.edits.randomdrop import RandomDrop, noise, random_drop
 from attrim.errors import ParameterError
-from attrim.select import Site
 
 SIDE = 128
 

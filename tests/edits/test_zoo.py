@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from attrim.attention.context import attach
 from attrim.edits import Edit
 from attrim.errors import SiteError
-from attrim.sites.context import attach
 from methods import METHODS
 from watching import Keep, eager, output_of
 from zoo import ZOO, Animal, batch

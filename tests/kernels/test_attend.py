@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attrim.call import Call
+from attrim.core.call import Call
 from attrim.errors import DataError
 from attrim.kernels import attend as fused
 from attrim.kernels import blocks as cutting

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
 import attrim
+from attrim.core.site import Site
 from attrim.edits import Constant, Offset
 from attrim.errors import ArtefactError
 from attrim.scores import SCORES
 from attrim.scores.divergence import Divergence, row_divergence
-from attrim.select import Site
 from attrim.stats.mean import Mean
 from watching import eager
 from zoo import ZOO, batch

@@ -8,13 +8,13 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 import attrim
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.site import Select
 from attrim.edits import Constant
 from attrim.edits.base import Edit
 from attrim.errors import DataError
 from attrim.scores import SCORES
 from attrim.scores.gradient import gradient
-from attrim.select import Select
 
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 24}
 

@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch import nn
 
+from attrim.attention.context import edit
+from attrim.attention.discover import find_sites
+from attrim.core.site import Site
 from attrim.edits import Constant
 from attrim.errors import ParameterError
-from attrim.probes import Probed, ProbeRecipe, make_probe
-from attrim.probes.running import train_probed
+from attrim.probing.probe import make_probe
+from attrim.probing.probed import Probed, train_probed
 from attrim.scores.lambdas import lambda_scores, train_lambdas
-from attrim.select import Site
-from attrim.sites.context import edit
-from attrim.sites.discover import find_sites
-from attrim.training import Callback
-from probing import LENGTH, TOKENIZER, backbone, sentences
+from attrim.training.callbacks import Callback
+from attrim.training.recipe import ProbeRecipe
+from probed_models import LENGTH, TOKENIZER, backbone, sentences
 
 SITES = [Site("a", "encoder", 0, 3), Site("b", "encoder", 1, 3)]
 LAMBDAS = {"a": torch.tensor([0.12, -0.05, 0.30]), "b": torch.tensor([-0.20, 0.02, -0.01])}

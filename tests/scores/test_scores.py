@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attrim
+from attrim.attention.context import attach
+from attrim.core.site import Select, Site
 from attrim.edits import Constant
+from attrim.edits.families import constant_edits, make_constants
 from attrim.errors import ArtefactError, DataError, ParameterError, SelectionError, ShapeError
-from attrim.families import constant_edits, make_constants
 from attrim.scores import SCORES, Scores, budget, budget_size, rank_correlation
 from attrim.scores.random import random_scores
-from attrim.select import Select, Site
-from attrim.sites.context import attach
 from watching import Keep, eager, output_of
 from zoo import ZOO, batch
 

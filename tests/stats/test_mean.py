@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.site import Site
 from attrim.errors import DataError, SelectionError
-from attrim.select import Site
 from attrim.stats import Mean
 from attrim.stats.mean import MOST_EXAMPLES
 

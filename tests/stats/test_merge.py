@@ -9,15 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attrim.call import Call
+from attrim.core.call import Call
+from attrim.core.site import Site
 from attrim.errors import ArtefactError
-from attrim.select import Site
 from attrim.stats import Histogram, Mean, Moments, Sample
-from attrim.stats.features import Features
-from attrim.stats.majority import Majority
-from attrim.stats.rowcurves import RowCurves
-from attrim.stats.rowdistance import RowDistance
-from attrim.stats.sitewise import SiteStat
+from attrim.stats.base import SiteStat
+from attrim.stats.distance import RowDistance
+from attrim.stats.rowfacts import RowCurves
+from attrim.stats.spread import Features, Majority
 
 KINDS: list[Callable[[], SiteStat]] = [
     Histogram,

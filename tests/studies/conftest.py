@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from feelings import write_sst2
+from one_letter import write_sst2
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attrim.evaluate import UNEDITED
-from attrim.intervals import Interval
-from attrim.results import Result
+from attrim.evaluation import UNEDITED
+from attrim.runs.result import Interval, Result
 from attrim.studies.sparsity import Setting, claims
 from attrim.studies.sparsity.claims import judge, relative_loss
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attrim.loading import load_model, load_tokenizer
-from attrim.measure import measure
-from attrim.runs import Run
+from attrim.measurement import measure
+from attrim.models.loading import load_model, load_tokenizer
+from attrim.runs.run import Run
 from attrim.stats import Mean
 from attrim.studies.constant import constant as study
 from attrim.studies.constant.figures import curves

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from attrim.cli import main
+from attrim.core.site import Site
 from attrim.errors import ArtefactError, DataError, ParameterError, UnknownName
-from attrim.loading import load_model, load_tokenizer
+from attrim.models.loading import load_model, load_tokenizer
 from attrim.scores import Scores
-from attrim.select import Site
 from attrim.studies.constant import constant as study
 from attrim.studies.constant.design import Design, Setting
 from attrim.studies.constant.drops import Row, relative_drop, sentences

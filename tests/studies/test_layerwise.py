@@ -10,9 +10,9 @@ import pytest
 
 from attrim.edits import parse_edit
 from attrim.errors import DataError
-from attrim.evaluate import evaluate_settings
-from attrim.loading import load_model, load_tokenizer
-from attrim.runs import Run
+from attrim.evaluation import evaluate_settings
+from attrim.models.loading import load_model, load_tokenizer
+from attrim.runs.run import Run
 from attrim.studies.sparsity.layerwise import evaluate_layers
 from attrim.tasks import Task, load_task
 

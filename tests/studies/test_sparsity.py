@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import attrim.evaluate
+import attrim.evaluation
 import attrim.studies.sparsity.layerwise as layerwise
 import attrim.studies.sparsity.measuring as measuring
 from attrim.cli import main
 from attrim.commands import Sparsity
 from attrim.errors import ArtefactError, ParameterError, UnknownName
-from attrim.loading import load_model, load_tokenizer
-from attrim.runs import Run
+from attrim.models.loading import load_model, load_tokenizer
+from attrim.runs.run import Run
 from attrim.studies.sparsity import sparsity
 from attrim.studies.sparsity.compare import read_run
 from attrim.tasks import load_task
@@ -122,8 +122,8 @@ def test_nothing_is_repeated_and_new_settings_are_added(
 ) -> None:
     output, data = finished
     evaluated: list[str] = []
-    real = attrim.evaluate._run
-    monkeypatch.setattr(attrim.evaluate, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
+    real = attrim.evaluation._run
+    monkeypatch.setattr(attrim.evaluation, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
     monkeypatch.setattr(layerwise, "_run_together", lambda *_: pytest.fail("stored layers were computed again"))
     monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))
     again = command(squad, output, layer_edit="threshold:0.05", show_heads=("0/1",), edit=("uniform:layers=0",)).run()

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attrim.errors import DataError
+from attrim.models.tiny import tiny_config, tiny_tokenizer
 from attrim.tasks import batching
 from attrim.tasks.batching import Example, Row, make_batches, sample, with_decoder
 from attrim.tasks.replay import Replay
-from attrim.tiny import tiny_config, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attrim.errors import DataError, UnknownName
-from attrim.loading import load_model
+from attrim.models.loading import load_model
 from attrim.tasks import TASKS, load_task
 from attrim.tasks.classify import label_order
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from attrim.edits.threshold import Threshold
 from attrim.errors import DataError, ParameterError
-from attrim.evaluate import evaluate, evaluate_settings
-from attrim.loading import load_tokenizer
+from attrim.evaluation import evaluate, evaluate_settings
+from attrim.models.loading import load_tokenizer
+from attrim.models.tiny import tiny_tokenizer
 from attrim.tasks import load_task
 from attrim.tasks.language_modeling import mean_loss, perplexity
-from attrim.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 TEXTS = ["The fox sleeps.", "A cat sees the moon and the stars above the old house.", "No."]
@@ -205,7 +205,7 @@ def test_refusals(texts):
     task = load_task("causal-lm", data=texts)
     with pytest.raises(DataError, match="no logits"):
         batch = next(task.batches(TOKENIZER))
-        from attrim.loading import load_model
+        from attrim.models.loading import load_model
 
         task.run(load_model("tiny-llama"), {**batch.inputs, **batch.targets})
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import attrim
 from attrim.edits import Constant
 from attrim.errors import DataError, UnknownName
-from attrim.evaluate import evaluate
+from attrim.evaluation import evaluate
+from attrim.models.tiny import tiny_tokenizer
 from attrim.stats import Mean
 from attrim.tasks import load_task
+from attrim.tasks.encoding import IGNORED, Row
 from attrim.tasks.layouts import CUT, Cuts, arrange, count_cuts, slots_of
-from attrim.tasks.rows import IGNORED, Row
-from attrim.tiny import tiny_tokenizer
 from watching import eager
 
 TOKENIZER = tiny_tokenizer()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attrim.errors import DataError
-from attrim.loading import load_model, load_tokenizer
+from attrim.models.loading import load_model, load_tokenizer
 from attrim.tasks import load_task
 from attrim.tasks.retrieval import mean_pool
 

@@ -7,7 +7,7 @@ import torch
 
 from attrim.edits.threshold import Threshold
 from attrim.errors import DataError
-from attrim.evaluate import evaluate
+from attrim.evaluation import evaluate
 from attrim.tasks import load_task
 from squads import LONG, TOKENIZER, Knows, answered, squad
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attrim.tasks import load_task
-from attrim.tasks.squadscore import accepted, best, exact_match, f1, normalize
+from attrim.tasks.squad import accepted, best, exact_match, f1, normalize
 
 
 def test_normalisation():

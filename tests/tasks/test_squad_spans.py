@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attrim.loading import load_tokenizer
+from attrim.models.loading import load_tokenizer
 from attrim.tasks import load_task
-from attrim.tasks.squadspans import best_spans, windows
+from attrim.tasks.squad import best_spans, windows
 from squads import LONG, TOKENIZER, squad
 
 

@@ -10,15 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attrim.core.site import Select
 from attrim.edits.threshold import Threshold
 from attrim.errors import DataError, ParameterError
-from attrim.evaluate import evaluate
-from attrim.loading import load_tokenizer
-from attrim.select import Select
+from attrim.evaluation import evaluate
+from attrim.models.loading import load_tokenizer
+from attrim.models.tiny import tiny_tokenizer
 from attrim.tasks import load_task
-from attrim.tasks.tokensdata import first_tokens
-from attrim.tasks.tokenspans import spans
-from attrim.tiny import tiny_tokenizer
+from attrim.tasks.tokens import first_tokens, spans
 from tagged import FILE as SENTENCES
 
 TOKENIZER = tiny_tokenizer()

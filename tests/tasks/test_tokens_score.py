@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attrim.tasks import load_task
-from attrim.tasks.tokenspans import spans, to_iob2
+from attrim.tasks.tokens import spans, to_iob2
 from tagged import FILE
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attrim.errors import ArtefactError, ParameterError
-from attrim.training import Callback
+from attrim.training.callbacks import Callback
 from nets import Net, Watch, equal, train, weights
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attrim.errors import ParameterError, SelectionError
-from attrim.training.parameters import frozen, groups, matches
+from attrim.training.loop import frozen, groups, matches
 from nets import Net, Watch, equal, train, weights
 
 

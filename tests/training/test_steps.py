@@ -14,7 +14,8 @@ from torch import nn
 from transformers import get_scheduler
 
 from attrim.errors import DataError, ParameterError
-from attrim.training import Loop, Recipe
+from attrim.training.loop import Loop
+from attrim.training.recipe import Recipe
 from nets import Net, Watch, epochs, equal, loss, train, weights
 
 

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ..core.registry import Registry
 from ..errors import ParameterError
-from ..registry import Registry
 from .codebook import Codebook, Scope
 
 Kind = Literal["fixed", "grouped", "fitted"]
-METHODS: Registry[Method] = Registry("quantising method", "attrim.codebooks.methods")
-RELEASED: Registry[Callable[..., Tensor]] = Registry("released quantising function", "attrim.codebooks.released")
+METHODS: Registry[Method] = Registry("quantising method", "attrim.codebooks")
+RELEASED: Registry[Callable[..., Tensor]] = Registry("released quantising function", "attrim.codebooks")
 LARGEST_BITS = 16
 
 
@@ -73,7 +73,7 @@ def fixed(name: str) -> Callable[[Callable[..., Codebook]], Callable[..., Codebo
 
 
 def grouped(name: str, *scopes: Scope) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function of :class:`~attrim.codebooks.groups.Groups` that gives edges and values of each group."""
+    """Register a function of :class:`~attrim.codebooks.population.Groups` that gives edges and values of each group."""
     return _register(name, "grouped", scopes)
 
 

@@ -160,3 +160,22 @@ class Codebook:
 
 def _inverse(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
+
+
+def straight_through(weights: Tensor, values: Tensor) -> Tensor:
+    """The ``values``, with a gradient as if those that are not zero were the ``weights`` themselves."""
+    if not (weights.requires_grad and torch.is_grad_enabled()):
+        return values
+    return _StraightThrough.apply(weights, values)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values != 0)
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return gradients[0].masked_fill(~kept, 0.0), None

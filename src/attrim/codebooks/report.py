@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import DataError
 from .codebook import Codebook
 

@@ -14,7 +14,7 @@ from .base import OnModel, Outcome
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..bake import Cost, Speed
+    from ..baking import Cost, Speed
 
 
 @dataclass(kw_only=True)
@@ -38,8 +38,8 @@ class Bake(OnModel):
 
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
-        from ..bake import bake, cost
-        from ..loading import quiet, saved_kind
+        from ..baking import bake, cost
+        from ..models.loading import quiet, saved_kind
         from ..studies.settings import parse_settings
 
         self._check()
@@ -88,9 +88,9 @@ class Bake(OnModel):
 
     def _length(self, model: Any, baked: Any) -> int:
         """The length of the texts that are timed and counted; refuses one that the model cannot take."""
-        from ..bake.costs import longest
+        from ..baking.cost import longest
         from ..errors import ParameterError
-        from ..loading import longest_input
+        from ..models.loading import longest_input
 
         most = min(filter(None, (longest(baked), longest_input(model))), default=None)
         if most is not None and self.length is not None and self.length > most:
@@ -99,7 +99,7 @@ class Bake(OnModel):
 
     def _timed(self, model: Any, baked: Any, length: int) -> Speed | None:
         """Time both models; one that became slower is refused, so that the model stays as it was."""
-        from ..bake import speed
+        from ..baking import speed
         from ..errors import ParameterError
 
         if self.rounds == 0:

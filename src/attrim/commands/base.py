@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from ..convert import convert
+from ..core.text import convert
 from ..errors import ParameterError, UnknownName
 
 if TYPE_CHECKING:
-    from ..select import Select
+    from ..core.site import Select
     from ..tasks import Task
 
 BUILT_IN_TEXT = Path(__file__).parent.parent / "data" / "paragraphs.json"
@@ -77,7 +77,7 @@ class OnModel(Command):
 
     def load_model(self, kind: str = "auto") -> Any:
         """Load the model in evaluation mode."""
-        from ..loading import load_model
+        from ..models.loading import load_model
 
         return load_model(self.model, kind, **self.model_options())
 
@@ -105,14 +105,14 @@ class OnModel(Command):
 
     def load_tokenizer(self) -> Any:
         """Load the tokenizer of the model."""
-        from ..loading import load_tokenizer
+        from ..models.loading import load_tokenizer
 
         return load_tokenizer(self.model, **self.source_options())
 
     def select(self) -> Select:
         """The heads that the ``select_`` fields choose."""
+        from ..core.site import Select
         from ..edits import parse_edit
-        from ..select import Select
 
         # Heads are written here as in the text of an edit, so the reader of edits reads them.
         heads = parse_edit(f"uniform:heads={'+'.join(self.select_heads)}").select.heads if self.select_heads else None

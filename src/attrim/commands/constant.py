@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import ParameterError
-from ..probes.recipe import ProbeRecipe
+from ..training.recipe import ProbeRecipe
 from .base import Outcome
 from .training import OnTraining
 

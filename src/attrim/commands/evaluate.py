@@ -15,7 +15,7 @@ from .base import OnData, Outcome
 
 if TYPE_CHECKING:
     from ..edits import Edit
-    from ..evaluate import Result
+    from ..evaluation import Result
     from ..tasks import Task
 
 
@@ -28,7 +28,7 @@ class Evaluate(OnData):
 
     def run(self) -> Outcome:
         """Load everything, evaluate every setting, and keep them in a run folder when ``output`` is given."""
-        from ..runs import Run
+        from ..runs.run import Run
         from ..studies.settings import evaluate_each, parse_settings
         from .tables import CAPTION, results_table
 

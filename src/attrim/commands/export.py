@@ -56,7 +56,7 @@ class Export(OnModel):
     def _head(self, edits: list[Edit]) -> dict[str, Tensor]:
         """Run the text through the model."""
         from ..export import export_head
-        from ..loading import check_fit
+        from ..models.loading import check_fit
 
         if not self.model or not self.text:
             raise ParameterError(

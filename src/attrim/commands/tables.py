@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..evaluate import Result
+    from ..evaluation import Result
     from ..stats import Histogram
 
 BARS = (1e-4, 1e-3, 1e-2)

@@ -18,7 +18,7 @@ from .training import OnTraining
 if TYPE_CHECKING:
     from ..edits import Edit
     from ..tasks import Task
-    from ..training import Finetuned
+    from ..training.finetuning import Finetuned
 
 
 @dataclass(kw_only=True)
@@ -44,11 +44,11 @@ class Train(OnTraining, Recipe):
 
     def run(self) -> Outcome:
         """Load everything, train what is not trained yet, and say how good the model is."""
-        from ..atomic import replace_folder, storage
         from ..edits import parse_edit
-        from ..runs import Run
-        from ..training import finetune
-        from ..training.randomness import own_randomness, seed_everything
+        from ..runs.files import replace_folder, storage
+        from ..runs.run import Run
+        from ..training.finetuning import finetune
+        from ..training.loop import own_randomness, seed_everything
 
         self._check()
         recipe = Recipe(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Recipe)})

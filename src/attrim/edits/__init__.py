@@ -11,7 +11,7 @@ from .offset import Offset
 from .parse import describe, parse_edit
 from .quantize import Quantize
 from .randomdrop import RandomDrop
-from .store import load_edits, save_edits
+from .saving import load_edits, save_edits
 from .threshold import Threshold
 from .uniform import Uniform
 

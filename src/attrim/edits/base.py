@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..call import Call
-from ..registry import Registry
-from ..select import Select
+from ..core.call import Call
+from ..core.registry import Registry
+from ..core.site import Select
 from .fields import read_numbers
 
 EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
@@ -71,7 +71,7 @@ class Edit:
         ----------
         mask : None, ``[B, K]`` real tokens, or ``[B|1, H|1, Q, K]`` allowed cells.
         """
-        from ..moments import Plan
+        from ..core.plan import Plan
 
         call = Call.plain(weights, mask)
         return Plan([(self, self.select.resolve([call.site])[call.site])]).run_plain(weights, call)

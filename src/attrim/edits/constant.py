@@ -8,11 +8,11 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import ParameterError, SelectionError
-from ..grid import gather, require_covered
 from .base import Edit, register
 from .persite import at_heads, at_site, check_matrices, choose_heads
+from .positions import gather, require_covered
 from .rows import FLOOR, precise
 
 Outside = Literal["error", "zero"]
@@ -32,7 +32,7 @@ class Averages(Protocol):
 
 def load_averages(folder: str) -> Averages:
     """The averages that the stats store saved in ``folder``."""
-    from ..stats.store import load_stat
+    from ..stats.bundle import load_stat
 
     # mypy wants a class; a protocol that can be checked at run time serves as one.
     return load_stat(folder, Averages, "average attention", "mean")  # type: ignore[type-abstract]

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
-from ..convert import misfit, options_of
+from ..core.text import misfit, options_of
 
 NUMBERS = (bool, int, float)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
+from ..core.site import Site
 from ..errors import ParameterError, ShapeError
-from ..select import Site
 from .base import Edit, register
 from .persite import at_heads, at_site
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from .base import Edit
 
 Where = Literal["input", "output"]

@@ -8,11 +8,11 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import ParameterError
-from ..grid import gather
 from .base import Edit, register
 from .persite import at_heads, at_site, check_matrices
+from .positions import gather
 
 Unseen = Literal["keep", "prune"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import ParameterError, ShapeError
 from .base import Edit, register
 from .constant import Averages, Constant, Outside, load_averages

@@ -12,12 +12,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import ParameterError, ShapeError
-from ..grid import gather_offsets
 from .base import Edit, register
 from .constant import Averages, constant, load_averages, require_filled
 from .persite import at_heads, at_site, choose_heads
+from .positions import gather_offsets
 from .rows import precise
 
 TAIL = 8

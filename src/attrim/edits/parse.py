@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..convert import convert
+from ..core.site import Select
+from ..core.text import convert
 from ..errors import ParameterError, UnknownName
-from ..select import Select
 from .base import EDITS, Edit
 from .fields import hints_of
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
+from ..core.site import Site
 from ..errors import ParameterError, SelectionError, ShapeError, SiteError
-from ..select import Site
 from .base import Edit
 
 

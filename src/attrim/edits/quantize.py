@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import Call
 from ..codebooks.base import METHODS, RELEASED, Method, check_bits, make_codebook
-from ..codebooks.codebook import Codebook, Scope
-from ..codebooks.fit import fit_histogram
-from ..codebooks.groups import fit_groups
-from ..codebooks.through import straight_through
+from ..codebooks.codebook import Codebook, Scope, straight_through
+from ..codebooks.fitted import fit_histogram
+from ..codebooks.population import fit_groups
+from ..core.call import Call
 from ..errors import ParameterError
+from ..stats.base import not_finite
 from ..stats.histogram import Histogram
-from ..stats.sitewise import not_finite
 from .base import Edit, register
 from .persite import at_heads, at_site
 from .rows import normalise_rows, precise
@@ -30,7 +29,7 @@ Quantiser = Callable[[Tensor, Call], Tensor]
 
 def load_histogram(folder: str) -> Histogram:
     """The histogram that the stats store saved in ``folder``."""
-    from ..stats.store import load_stat
+    from ..stats.bundle import load_stat
 
     return load_stat(folder, Histogram, "histogram", "histogram")
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import ParameterError
 from .base import Edit, register
 from .rows import allowed_keys, normalise_rows, precise

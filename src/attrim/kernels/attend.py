@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..stats.base import Stat
 from .blocks import Block, Spans, blocks
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 
 CELLS = 1 << 20
 """Cells a block may have: 4 MiB of float32 scores, which stay in the processor's cache until they are counted."""

@@ -9,11 +9,10 @@ import numpy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..call import Call
-from ..stats.base import Stat
+from ..core.call import Call
+from ..stats.base import Record, Stat, not_finite
 from ..stats.histogram import Histogram
 from ..stats.mean import Mean
-from ..stats.sitewise import Record, not_finite
 from . import team
 from ._compiled import count
 from .blocks import Block, Spans

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from .style import GREY, PAGE, shades, styled
 
 if TYPE_CHECKING:
-    from ..select import Site
+    from ..core.site import Site
     from ..stats import Histogram
 
 FEW = 8  # more lines than this get a colour bar instead of a legend

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from .style import COLOURS, GREY, PAGE, styled
 
 if TYPE_CHECKING:
-    from ..select import Site
+    from ..core.site import Site
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from .style import COLOURS, HEAT, PAGE, styled
 
 if TYPE_CHECKING:
-    from ..select import Site
+    from ..core.site import Site
     from ..stats import Histogram
 
 LEGIBLE = 16  # with more heads than this the numbers in the cells would overlap

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from .style import COLOURS, HEAT, panels, styled
 
 if TYPE_CHECKING:
-    from ..select import Site
+    from ..core.site import Site
 
 ACROSS = 4
 TWO = ("#eeeeee", COLOURS[0])  # not above the bar, above it

@@ -12,7 +12,7 @@ from .heads import head_map
 from .style import styled
 
 if TYPE_CHECKING:
-    from ..select import Site
+    from ..core.site import Site
 
 DIVERGING = "PuOr"  # colour-blind readers can tell its ends apart
 

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from .style import COLOURS, panels, styled
 
 if TYPE_CHECKING:
-    from ..select import Site
+    from ..core.site import Site
     from ..stats import Histogram
-    from ..stats.rowcurves import RowCurves
+    from ..stats.rowfacts import RowCurves
 
 ACROSS = 4
 BANDS = ((0.05, 0.95, 0.2), (0.25, 0.75, 0.4))  # lower and upper quantile of the rows, and opacity

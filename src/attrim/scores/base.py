@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol, overload
 import torch
 from torch import Tensor, nn
 
+from ..core.registry import Registry
+from ..core.site import Site
 from ..errors import ArtefactError, DataError, SelectionError, ShapeError
-from ..registry import Registry
-from ..select import Site
 
 
 class Score(Protocol):

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..call import Call
+from ..core.call import Call
 from ..edits.base import Edit
 from ..edits.constant import Constant
-from ..measure import measure
-from ..stats.fixed import add_words, from_wide, to_fixed
-from ..stats.sitewise import Rule, SiteStat, finite
+from ..measurement import measure
+from ..stats.base import Rule, SiteStat, finite
+from ..stats.integers import add_words, from_wide, to_fixed
 from .base import Scores, register
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..call import Call
+from ..attention.context import attach
+from ..core.call import Call
+from ..core.modes import in_mode
 from ..edits.base import Edit
 from ..edits.constant import Constant
 from ..edits.mix import mix
 from ..errors import DataError
-from ..measure import LABELS
-from ..modes import in_mode
-from ..sites.context import attach
+from ..measurement import LABELS
 from .base import Scores, register
 
 

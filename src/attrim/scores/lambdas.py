@@ -12,16 +12,15 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
+from ..attention.discover import find_sites
+from ..core.site import Select, Site
 from ..edits.mix import Mix
 from ..errors import ParameterError
-from ..probes.make import make_probe
-from ..probes.probed import Probed
-from ..probes.recipe import ProbeRecipe
-from ..probes.running import train_probed
-from ..select import Select, Site
-from ..sites.discover import find_sites
+from ..probing.probe import make_probe
+from ..probing.probed import Probed, train_probed
 from ..tasks.base import Task
 from ..training.callbacks import Callback
+from ..training.recipe import ProbeRecipe
 from .base import Scores
 
 # Adam moves a lambda by about the learning rate in a step; at the probe's own rate all of them stay near 0.

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..select import Site
-from ..sites.discover import find_sites
+from ..attention.discover import find_sites
+from ..core.site import Site
 from .base import Scores, register
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
 
+import torch
 from torch import Tensor
 
-from ..call import Call
-from ..registry import Registry
-from ..select import Site
+from ..core.call import Call
+from ..core.registry import Registry
+from ..core.site import Site
+from ..errors import ArtefactError, DataError, SelectionError
+from .integers import grown, normalise_wide
 
 STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
 register = STATS.register
@@ -43,7 +48,7 @@ class Stat:
         raise NotImplementedError
 
     def update(self, weights: Tensor, mask: Tensor | None = None, site: Site | None = None) -> None:
-        """Add a plain tensor ``[B, H, Q, K]`` from no model; ``mask`` as in :meth:`attrim.call.Call.plain`."""
+        """Add a plain tensor ``[B, H, Q, K]`` from no model; ``mask`` as in :meth:`attrim.core.call.Call.plain`."""
         self.watch(weights, Call.plain(weights, mask, site))
 
     def merge(self, other: Self) -> Self:
@@ -58,3 +63,172 @@ class Stat:
     def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:
         """The inverse of :meth:`state`."""
         raise NotImplementedError
+
+
+Rule = Literal["add", "wide", "maximum", "minimum"]
+
+
+@dataclass
+class Record:
+    """What a stat keeps of one site: row ``i`` of every tensor belongs to head ``heads[i]``."""
+
+    site: Site
+    heads: tuple[int, ...]
+    tensors: dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class SiteStat(Stat):
+    """A stat that keeps named tensors for each site; subclasses write ``watch`` and what can be read from the tensors.
+
+    The dataclass fields of a subclass are its options; two stats merge only when their options are equal.
+
+    Attributes
+    ----------
+    rules : how a tensor merges, by its name; names that are not in it are added up.
+    free : options that may differ between stats that merge.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    free: ClassVar[frozenset[str]] = frozenset()
+    records: dict[str, Record] = field(default_factory=dict, init=False, repr=False)
+    _prepared: dict[str, Record] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def sites(self) -> list[Site]:
+        """The watched sites, in the order of the rows of every table."""
+        return [record.site for record in self.records.values()]
+
+    def options(self) -> dict[str, Any]:
+        """The options that this stat was made with."""
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.init}
+
+    def record(self, site: Site, heads: tuple[int, ...]) -> Record:
+        """The record of a site, of which these heads are watched, made on the first call."""
+        record = self.records.get(site.name)
+        if record is None:
+            if site.name not in self._prepared or self._prepared[site.name].heads != heads:
+                self.prepare(site, heads)
+            record = self.records[site.name] = self._prepared.pop(site.name)
+        if record.heads != heads:
+            raise SelectionError(
+                f"{type(self).__name__} watched heads {record.heads} of {site.name!r} and now gets {heads}; "
+                "use a new stat for another selection."
+            )
+        return record
+
+    def prepare(self, site: Site, heads: tuple[int, ...]) -> None:
+        """See :meth:`Stat.prepare`; a site that never fires gets no record."""
+        if site.name not in self.records:
+            with torch.inference_mode(False):  # tensors that are made in it could not be changed outside of it
+                self._prepared[site.name] = Record(site, heads, self.empty(len(heads)))
+
+    def of(self, site: Site | str) -> Record:
+        """The record of a site, or an error that lists the sites that were watched."""
+        name = site if isinstance(site, str) else site.name
+        if name not in self.records:
+            known = ", ".join(self.records) or "none"
+            raise SelectionError(f"{type(self).__name__} did not watch site {name!r}; the watched sites are {known}.")
+        return self.records[name]
+
+    def empty(self, heads: int) -> dict[str, Tensor]:
+        """The tensors of a site before its first call."""
+        raise NotImplementedError
+
+    def table(self, rows: Iterable[Tensor], missing: float = float("nan")) -> Tensor:
+        """One tensor ``[heads watched, ...]`` a site to one table ``[sites, heads, ...]``.
+
+        Heads that were not watched (or do not exist, where sites differ) get the number ``missing``.
+        """
+        rows = list(rows)
+        if not rows:
+            raise DataError(f"{type(self).__name__} has watched nothing yet; run attrim.measure first.")
+        width = max(record.site.heads for record in self.records.values())
+        table = torch.full((len(rows), width, *rows[0].shape[1:]), missing, dtype=rows[0].dtype)
+        for index, (record, row) in enumerate(zip(self.records.values(), rows, strict=True)):
+            table[index, list(record.heads)] = row.cpu()
+        return table
+
+    def merge(self, other: Self) -> Self:
+        """Add what ``other`` counted to this stat and return it; refuses what does not fit."""
+        self._check_fit(other)
+        for name, record in other.records.items():
+            kept = self.records.setdefault(name, Record(record.site, record.heads, {})).tensors
+            for key, tensor in record.tensors.items():
+                kept[key] = _merged(self.rules.get(key, "add"), kept[key], tensor) if key in kept else tensor.clone()
+        return self
+
+    def _check_fit(self, other: Self) -> None:
+        """Refuse before anything is merged, and name what differs."""
+        kind = type(self).__name__
+        if type(other) is not type(self):
+            raise ArtefactError(f"A {type(other).__name__} cannot be merged into a {kind}; merge stats of one kind.")
+        mine, theirs = self.options(), other.options()
+        for name in mine.keys() - self.free:
+            if mine[name] != theirs[name]:
+                raise ArtefactError(
+                    f"{kind} with {name}={mine[name]!r} cannot be merged with {name}={theirs[name]!r}; "
+                    "measure both parts with the same options."
+                )
+        for name in self.records.keys() & other.records.keys():
+            ours, others = self.records[name], other.records[name]
+            for part in ("site", "heads"):
+                if getattr(ours, part) != getattr(others, part):
+                    raise ArtefactError(
+                        f"One {kind} has {part} {getattr(ours, part)} at {name!r}, the other {getattr(others, part)}; "
+                        "measure both parts with the same model and selection."
+                    )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of all sites, and the options, sites and watched heads."""
+        tensors = {
+            f"{name}/{key}": tensor for name, record in self.records.items() for key, tensor in record.tensors.items()
+        }
+        sites = [{**dataclasses.asdict(record.site), "watched": list(record.heads)} for record in self.records.values()]
+        return tensors, {"options": self.options(), "sites": sites}
+
+    @classmethod
+    def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:
+        """The inverse of :meth:`state`."""
+        stat = cls(**fields["options"])
+        for entry in fields["sites"]:
+            site = Site(**{name: value for name, value in entry.items() if name != "watched"})
+            prefix = f"{site.name}/"
+            own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            missing = stat.empty(len(entry["watched"])).keys() - own.keys()
+            if missing:
+                raise ArtefactError(
+                    f"The saved {cls.__name__} lacks {', '.join(sorted(missing))} of {site.name!r}; measure it again."
+                )
+            stat.records[site.name] = Record(site, tuple(entry["watched"]), own)
+        return stat
+
+
+def _merged(rule: Rule, mine: Tensor, theirs: Tensor) -> Tensor:
+    """Two tensors under a merge rule; the smaller one counts as zero outside its own cells."""
+    theirs = theirs.to(mine.device)
+    if rule == "maximum":
+        return torch.maximum(mine, theirs)
+    if rule == "minimum":
+        return torch.minimum(mine, theirs)
+    shape = [max(sizes) for sizes in zip(mine.shape, theirs.shape, strict=True)]
+    merged = grown(mine, shape).clone() if list(mine.shape) == shape else grown(mine, shape)
+    merged += grown(theirs, shape)
+    if rule == "wide":
+        normalise_wide(merged)
+    return merged
+
+
+def finite(weights: Tensor, valid: Tensor, site: Site) -> Tensor:
+    """The weights ``[H, Q, K]`` with zeros outside the valid cells; refuses NaN and infinity inside."""
+    weights = torch.where(valid, weights, torch.zeros((), dtype=weights.dtype, device=weights.device))
+    if not bool(torch.isfinite(weights).all()):
+        raise not_finite(site)
+    return weights
+
+
+def not_finite(site: Site) -> DataError:
+    """The error for weights that are not numbers."""
+    return DataError(
+        f"The attention weights at {site.name!r} hold NaN or infinity; check the model's dtype and inputs."
+    )

@@ -9,13 +9,12 @@ import numpy
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import ParameterError
-from .base import register
+from .base import SiteStat, finite, register
 from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges
-from .memory import lasting_zeros
+from .integers import lasting_zeros
 from .rowfacts import RowFacts, row_facts
-from .sitewise import SiteStat, finite
 
 
 @register("histogram")

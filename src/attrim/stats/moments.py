@@ -12,10 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..call import Call
-from .base import register
-from .fixed import FRACTION_BITS, ONE, add_wide, from_fixed, from_wide, to_fixed
-from .sitewise import Rule, SiteStat, finite
+from ..core.call import Call
+from .base import Rule, SiteStat, finite, register
+from .integers import FRACTION_BITS, ONE, add_wide, from_fixed, from_wide, to_fixed
 
 MAJORITY = ONE // 2 + (1 << (FRACTION_BITS - 22))
 """Half a row's mass; the slack of 2^-22 keeps float32 rounding from making exactly half look like more than half."""

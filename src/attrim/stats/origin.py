@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.site import Select
 from ..errors import ArtefactError
-from ..select import Select
 
 _MODULUS = 1 << 128
 

@@ -9,11 +9,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
+from ..core.site import Site
 from ..errors import ArtefactError, ParameterError
-from ..select import Site
-from .base import register
-from .sitewise import SiteStat, finite
+from .base import SiteStat, finite, register
 
 _PREFIX = "example-"
 

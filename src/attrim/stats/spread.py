@@ -9,9 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.call import Call
 from ..errors import UnknownName
-from .fixed import add_words, from_wide, to_fixed
-from .sitewise import Rule, SiteStat
+from .base import Rule, SiteStat, finite, register
+from .integers import add_words, from_wide, to_fixed
+from .moments import majority
 
 
 @dataclass(eq=False)
@@ -95,3 +97,56 @@ class Spread(SiteStat):
         if fact not in self.facts:
             raise UnknownName("fact", fact, self.facts)
         return self.facts.index(fact)
+
+
+@register("features")
+@dataclass(eq=False)
+class Features(Spread):
+    """How the maximum, minimum, mean and standard deviation of an example's weights vary over the examples.
+
+    Unlike in the paper's code, padding counts nowhere.
+    """
+
+    facts: ClassVar[tuple[str, ...]] = ("maximum", "minimum", "mean", "std")
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
+        kept = self.record(call.site, call.heads).tensors
+        for example in range(tensor.shape[0]):
+            valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
+            weights = finite(tensor[example], valid, call.site).double()
+            # The sums must not depend on how far the example is padded, so only the cells that count are added.
+            facts = [_facts(head[chosen]) for head, chosen in zip(weights, valid, strict=True)]
+            real = valid.flatten(1).any(-1, keepdim=True)
+            self.add(kept, torch.stack(facts)[..., None], real)
+
+
+def _facts(weights: Tensor) -> Tensor:
+    """Float64 ``[4]`` of the weights ``[N]`` of one head; zeros if there are none."""
+    if not weights.numel():
+        return weights.new_zeros(4)
+    return torch.stack([weights.max(), weights.min(), weights.mean(), weights.std(correction=0)])
+
+
+@register("majority")
+@dataclass(eq=False)
+class Majority(Spread):
+    """How tokens to majority vary over query rows, as a number (``tokens``) and as a share of the row (``share``).
+
+    The number is how many of a row's largest values together exceed one half (the paper's code counts from 0). Rows
+    that never get there, as an edit may leave them, are in :meth:`missing`.
+    """
+
+    facts: ClassVar[tuple[str, ...]] = ("tokens", "share")
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
+        kept = self.record(call.site, call.heads).tensors
+        for example in range(tensor.shape[0]):
+            valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
+            weights = finite(tensor[example], valid, call.site)
+            sizes = valid.sum(-1)
+            tokens, reached = majority(to_fixed(weights))
+            values = torch.stack([tokens.double(), tokens.double() / sizes.clamp(min=1)], 1)
+            real = sizes > 0
+            self.add(kept, values, reached & real, ~reached & real)

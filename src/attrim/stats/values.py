@@ -12,11 +12,10 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..core.call import Call
 from ..errors import DataError, ParameterError
-from .base import register
-from .fixed import add_words, from_wide, to_fixed
-from .sitewise import Rule, SiteStat, finite
+from .base import Rule, SiteStat, finite, register
+from .integers import add_words, from_wide, to_fixed
 
 Moment = Literal["layer_input", "layer_output", "query", "key", "value", "scores", "weights", "output"]
 LARGEST = 8192.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..registry import Registry
+from ..core.registry import Registry
 
 STUDIES: Registry[Callable[..., Any]] = Registry("study", "attrim.studies")
 register = STUDIES.register

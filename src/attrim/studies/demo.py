@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..evaluate import UNEDITED, Result
-from ..loading import load_model, load_tokenizer
-from ..measure import measure
+from ..evaluation import UNEDITED, Result
+from ..measurement import measure
+from ..models.loading import load_model, load_tokenizer
 from ..plots import Point, distribution, head_histograms, head_map, save, score_against_sparsity
-from ..runs import Run
+from ..runs.run import Run
 from ..stats import Histogram, Mean, Moments
 from ..tasks import load_task
 from .base import register

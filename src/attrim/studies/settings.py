@@ -9,15 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from ..digests import tokenizer_digest
+from ..core.progress import track
+from ..core.site import Select
 from ..edits import Edit, parse_edit
 from ..edits.parse import folders
-from ..evaluate import UNEDITED, Result, evaluate_settings
-from ..progress import track
-from ..runs import Run
-from ..select import Select
-from ..sites.weights import attention_digests
-from ..stats.store import Stats
+from ..evaluation import UNEDITED, Result, evaluate_settings
+from ..models.digests import attention_digests, tokenizer_digest
+from ..runs.run import Run
+from ..stats.bundle import Stats
 from ..tasks import Task
 
 

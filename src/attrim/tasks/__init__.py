@@ -2,6 +2,6 @@
 
 from .base import TASKS, Task, load_task
 from .batching import Batch
-from .rows import Example, Row
+from .encoding import Example, Row
 
 __all__ = ["TASKS", "Batch", "Example", "Row", "Task", "load_task"]

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..core.registry import Registry
 from ..errors import DataError
-from ..intervals import Columns, Metric
-from ..loading import load_model, longest_input
-from ..registry import Registry
-from ..tiny import TINY
+from ..models.loading import load_model, longest_input
+from ..models.tiny import TINY
+from ..runs.result import Columns, Metric
 from .batching import Batch, make_batches, sample, shuffle_batches, shuffle_rows, with_decoder
+from .encoding import Encode, Example, Row, encode_texts
 from .layouts import Layout, arranged
-from .rows import Encode, Example, Row, encode_texts
 
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
 register = TASKS.register
@@ -55,7 +55,7 @@ class Task:
     layout: Layout = ""
 
     registered_name: ClassVar[str]
-    kind: ClassVar[str] = "auto"  # which model class the task needs, as in attrim.loading.KINDS
+    kind: ClassVar[str] = "auto"  # which model class the task needs, as in attrim.models.loading.KINDS
     metrics: ClassVar[Mapping[str, Metric]] = {}  # the first one is the headline
     smaller_is_better: ClassVar[frozenset[str]] = frozenset()
 
@@ -92,7 +92,7 @@ class Task:
         return None
 
     def load_model(self, name: str, **options: Any) -> Any:
-        """Load a model with the head that the task needs (:func:`attrim.loading.load_model`)."""
+        """Load a model with the head that the task needs (:func:`attrim.models.loading.load_model`)."""
         if name in TINY or options.get("new_head"):
             options.setdefault("num_labels", self.num_labels)
         return load_model(name, self.kind, **options)

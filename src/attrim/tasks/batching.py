@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
-from .rows import Encode, Example, Row, chunks, encode_texts, pad_targets
+from .encoding import Encode, Example, Row, chunks, encode_texts, pad_targets
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import DataError
-from ..intervals import Columns, Metric
+from ..runs.result import Columns, Metric
 from .base import Array, Task
 from .batching import Batch
 from .metrics import accuracy, of_labels

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from .. import sources
 from ..errors import DataError
+from ..models import sources
 from .base import Task
 
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import DataError, ParameterError
-from ..intervals import Columns, Metric
+from ..runs.result import Columns, Metric
 from .base import Array, register
 from .batching import Batch, sample
-from .rows import IGNORED, Example, Row, chunks, encode_texts
-from .text import Text
+from .encoding import IGNORED, Example, Row, chunks, encode_texts
+from .texts import Text
 
 
 def mean_loss(columns: Columns) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import DataError, UnknownName
-from .rows import IGNORED, Encode, Example, Row
+from .encoding import IGNORED, Encode, Example, Row
 
 if TYPE_CHECKING:
     from .base import Task

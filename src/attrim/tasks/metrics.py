@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from ..intervals import Columns, Metric
+from ..runs.result import Columns, Metric
 
 Values = NDArray[np.float64]
 Pair = Callable[[NDArray[Any], NDArray[Any]], Values]

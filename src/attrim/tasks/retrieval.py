@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import DataError
-from ..intervals import Columns, Metric
+from ..runs.result import Columns, Metric
 from .base import Array, Task, register
 from .batching import sample, with_decoder
-from .rows import Example
-from .squaddata import squad_articles
+from .encoding import Example
+from .squad_files import squad_articles
 
 
 def mean_pool(hidden: Tensor, mask: Tensor) -> Tensor:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..evaluate import evaluate
-from ..results import Result
-from ..runs import Run
+from ..evaluation import evaluate
+from ..runs.result import Result
+from ..runs.run import Run
 from ..tasks.base import Task
-from .step import Step
+from .data import Step
 
 if TYPE_CHECKING:
     from .loop import Loop

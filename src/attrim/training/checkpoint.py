@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..atomic import remove_folder, replace_file, replace_folder, replace_tensors, storage
 from ..errors import ArtefactError
+from ..runs.files import remove_folder, replace_file, replace_folder, replace_tensors, storage
 
 
 class Checkpoints:

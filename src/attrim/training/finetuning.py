@@ -10,19 +10,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..atomic import remove_folder, replace_folder, storage
+from ..attention.context import edit
+from ..core.site import Select
 from ..edits.base import Edit
-from ..loading import check_fit, quiet
-from ..results import Result
-from ..runs import Run
-from ..select import Select
-from ..sites.context import edit
+from ..models.loading import check_fit, quiet
+from ..runs.files import remove_folder, replace_folder, storage
+from ..runs.result import Result
+from ..runs.run import Run
 from ..tasks.base import Task
 from ..tasks.batching import with_decoder
 from .callbacks import Callback, Record, Validate, validations
+from .data import Epochs
 from .loop import Loop
 from .recipe import Recipe
-from .stream import Epochs
 
 
 @dataclass(frozen=True)

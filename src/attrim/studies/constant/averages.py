@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...errors import DataError
-from ...families import count_summary, split_half
-from ...measure import Stats, measure
-from ...runs import Run
+from ...measurement import Stats, measure
+from ...runs.run import Run
 from ...stats import Mean
-from ...stats.store import INDEX
+from ...stats.bundle import INDEX
+from ...stats.mean import count_summary, split_half
 from ...tasks import Task
 
 

@@ -8,11 +8,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ...edits.families import FAMILIES
 from ...errors import ParameterError, UnknownName
-from ...families import FAMILIES
-from ...probes.recipe import ProbeRecipe
 from ...scores import SCORES, Scores, budget, budget_size
 from ...scores.lambdas import RATE
+from ...training.recipe import ProbeRecipe
 
 BUDGETS = ("0", "1/2", "7/8", "15/16", "all")
 LAMBDAS = "lambdas"

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ...intervals import Interval
-from ...results import Result
+from ...runs.result import Interval, Result
 from .design import Setting
 
 LEVEL = 0.95

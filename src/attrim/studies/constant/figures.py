@@ -8,13 +8,13 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ...core.site import Site
 from ...plots import save
 from ...plots.budgets import score_against_heads
 from ...plots.families import family_bars
 from ...plots.orders import correlation_matrix, order_map
-from ...runs import Run
+from ...runs.run import Run
 from ...scores import Scores, rank_correlation
-from ...select import Site
 from .drops import Row
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...probes import Probed
-from ...runs import Run
+from ...core.site import Site
+from ...probing.probed import Probed
+from ...runs.run import Run
 from ...scores import SCORES, Scores
 from ...scores.lambdas import lambda_scores, train_lambdas
-from ...select import Site
 from ...tasks import Task
 from .design import LAMBDAS, Design
 

@@ -10,17 +10,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...attention.context import edit
 from ...edits.base import Edit
 from ...edits.constant import Constant
-from ...evaluate import evaluate
-from ...families import FAMILIES, constant_edits
-from ...features import Features, extract, remove_features
-from ...probes import Probe, Probed, ProbeRecipe, evaluate_probe, load_probe, make_probe, save_probe, train_probe
-from ...probes.running import train_probed
-from ...results import Result
-from ...runs import Run
-from ...sites.context import edit
+from ...edits.families import FAMILIES, constant_edits
+from ...evaluation import evaluate
+from ...probing.hidden_states import Features, extract, remove_features
+from ...probing.probe import Probe, load_probe, make_probe, save_probe
+from ...probing.probed import Probed, train_probed
+from ...probing.trainer import evaluate_probe, train_probe
+from ...runs.result import Result
+from ...runs.run import Run
 from ...tasks import Task
+from ...training.recipe import ProbeRecipe
 from .design import Design, Setting
 
 

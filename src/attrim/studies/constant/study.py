@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ...digests import tokenizer_digest, weights_digest
+from ...attention.discover import find_sites
+from ...core.progress import track
+from ...edits.families import make_constants
 from ...errors import DataError
-from ...families import make_constants
-from ...probes import make_probe
-from ...progress import track
-from ...results import Result
-from ...runs import Run
+from ...models.digests import tokenizer_digest, weights_digest
+from ...probing.probe import make_probe
+from ...runs.result import Result
+from ...runs.run import Run
 from ...scores import RankCorrelation, Scores, rank_correlation
-from ...sites.discover import find_sites
 from ...tasks import Task
 from ..base import register
 from .averages import Averages, average

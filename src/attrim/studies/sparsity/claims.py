@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...evaluate import UNEDITED
-from ...intervals import Interval
-from ...results import Result
+from ...evaluation import UNEDITED
+from ...runs.result import Interval, Result
 from .sweep import CONTROL, LOG_PRUNED, MATCHED, OFF, THRESHOLD, Setting
 
 TOLERANCE = 1.0  # per cent of the unedited score

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ...measure import Stats
+from ...measurement import Stats
 from ...plots.errorbars import Bars, head_error_bars
 from ...plots.matrices import attention_matrices
 from ...plots.overlay import row_overlays
@@ -16,9 +16,8 @@ from ...plots.text import token_text
 from ...plots.tokens import token_curves, token_sparsity
 from ...plots.values import value_histograms
 from ...stats import Sample
-from ...stats.rowdistance import RowDistance
-from ...stats.tokensparsity import TokenSparsity
-from ...stats.tokentable import TokenTable
+from ...stats.distance import RowDistance
+from ...stats.token_sparsity import TokenSparsity, TokenTable
 from ...stats.values import Values
 from .measuring import CURVE
 from .tables import examples, name_of

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...atomic import replace_file, storage
 from ...errors import ArtefactError
-from ...evaluate import UNEDITED
-from ...measure import Stats
-from ...results import Result
-from ...runs import Run
+from ...evaluation import UNEDITED
+from ...measurement import Stats
+from ...runs.files import replace_file, storage
+from ...runs.result import Result
+from ...runs.run import Run
 from ...tasks import TASKS
 from .sweep import Setting
 

@@ -9,9 +9,12 @@ from typing import Any
 
 from torch import nn
 
+from ...attention.context import attach
+from ...attention.prefix import Prefix
+from ...core.progress import track
 from ...edits import Edit
 from ...errors import DataError
-from ...evaluate import (
+from ...evaluation import (
     UNEDITED,
     ZeroCount,
     compare_results,
@@ -21,12 +24,9 @@ from ...evaluate import (
     first_text,
     result_of,
 )
-from ...loading import longest_input
-from ...prefix import Prefix
-from ...progress import track
-from ...results import Result
-from ...runs import Run
-from ...sites.context import attach
+from ...models.loading import longest_input
+from ...runs.result import Result
+from ...runs.run import Run
 from ...tasks import Task
 from ...tasks.base import Array
 from ...tasks.replay import Replay
@@ -49,7 +49,7 @@ def evaluate_layers(
 
     Parameters
     ----------
-    settings, run, resamples, level : as in :func:`attrim.evaluate.evaluate_settings`.
+    settings, run, resamples, level : as in :func:`attrim.evaluation.evaluate_settings`.
     """
     if UNEDITED in settings:
         raise DataError(f"The name {UNEDITED!r} is kept for the model without edits; choose another one.")

@@ -9,17 +9,15 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ...core.site import Select
 from ...errors import ArtefactError, ParameterError
-from ...measure import Checkpoint, Stats, measure
-from ...runs import Run
-from ...select import Select
+from ...measurement import Checkpoint, Stats, measure
+from ...runs.run import Run
 from ...stats import Histogram, Moments, Sample, Stat
-from ...stats.features import Features
-from ...stats.majority import Majority
-from ...stats.rowcurves import RowCurves
-from ...stats.rowdistance import RowDistance
-from ...stats.tokensparsity import TokenSparsity
-from ...stats.tokentable import TokenTable
+from ...stats.distance import RowDistance
+from ...stats.rowfacts import RowCurves
+from ...stats.spread import Features, Majority
+from ...stats.token_sparsity import TokenSparsity, TokenTable
 from ...stats.values import Values
 from ...tasks import Task
 from .sweep import Sweep

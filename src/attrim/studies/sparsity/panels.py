@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from ...evaluate import UNEDITED
+from ...evaluation import UNEDITED
 from ...plots.lines import Value
 from ...plots.panels import Panel, score_panels
 from .compare import Earlier

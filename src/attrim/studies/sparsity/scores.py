@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from ...evaluate import UNEDITED
+from ...evaluation import UNEDITED
 from ...plots import Point, score_against_sparsity
 from ...plots.lines import Value, score_lines
 from ...plots.thresholds import score_and_sparsity

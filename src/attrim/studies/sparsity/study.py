@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import nn
 
-from ...evaluate import Result
-from ...measure import Stats
-from ...runs import Run
-from ...select import Select
+from ...core.site import Select
+from ...evaluation import Result
+from ...measurement import Stats
+from ...runs.run import Run
 from ...stats import Histogram
-from ...stats.majority import Majority
-from ...stats.rowdistance import RowDistance
+from ...stats.distance import RowDistance
+from ...stats.spread import Majority
 from ...tasks import Task
 from ..base import register
 from ..settings import evaluate_each
@@ -106,7 +106,7 @@ def sparsity(
 
     Parameters
     ----------
-    model, tokenizer : from :func:`attrim.loading.load_model` with the task's kind, and its tokenizer.
+    model, tokenizer : from :func:`attrim.models.loading.load_model` with the task's kind, and its tokenizer.
     task : gives the texts to measure, and the score; without a metric nothing is evaluated.
     sweep : what to try.
     parts : what to measure beside the distribution of the weights.

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...codebooks.base import METHODS, check_bits
+from ...core.site import Select, Site
 from ...edits import Edit, Gate, RandomDrop, Threshold, Uniform, parse_edit
 from ...edits.parse import describe
 from ...edits.quantize import Quantize
 from ...errors import ParameterError
-from ...results import Result
-from ...select import Select, Site
+from ...runs.result import Result
 from ...stats import Histogram
 from ...stats.bins import KNOTS
 

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ...atomic import replace_file, storage
-from ...measure import Stats
+from ...measurement import Stats
+from ...runs.files import replace_file, storage
 from ...stats import Histogram
-from ...stats.features import Features
-from ...stats.majority import Majority
-from ...stats.tokensparsity import TokenSparsity
-from ...stats.tokentable import TokenRow, TokenTable
+from ...stats.spread import Features, Majority
+from ...stats.token_sparsity import TokenRow, TokenSparsity, TokenTable
 
 Row = Sequence[Any]
 

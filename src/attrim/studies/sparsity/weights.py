@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ...measure import Stats
+from ...measurement import Stats
 from ...plots import distribution, head_histograms, head_map
 from ...plots.errorbars import Bars, head_error_bars
 from ...plots.layers import layer_lines
@@ -16,9 +16,8 @@ from ...plots.means import histogram_of_heads
 from ...plots.rows import row_distributions
 from ...plots.thresholds import sparsity_against_bar
 from ...stats import Histogram
-from ...stats.features import Features
-from ...stats.majority import Majority
-from ...stats.rowcurves import RowCurves
+from ...stats.rowfacts import RowCurves
+from ...stats.spread import Features, Majority
 
 EXTREMES = {"maximum": "largest weight", "minimum": "smallest weight", "std": "standard deviation"}  # of an example
 Named = Iterator[tuple[str, Figure]]

@@ -1,0 +1,213 @@
+"""Find every attention computation of a model by running it once on a small example."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.modes import in_mode
+from ..core.site import Site
+from ..errors import AttrimError, SiteError, require_model
+from . import install, interface
+from .architectures import Facts, facts, has_two_stacks, is_vision, role_of
+from .example import make_example
+from .layers import layers_of
+from .recorder import Event, Recorder
+from .session import active
+
+_FUSED_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
+
+
+@dataclass
+class Map:
+    """A model's attention: its sites, and which module's which call each of them is."""
+
+    root_reference: weakref.ReferenceType[nn.Module]
+    sites: list[Site]
+    events: dict[int, list[Site | None]]
+    modules: frozenset[int]
+    layers: dict[int, list[Site]]
+    softmax_modules: set[int]
+    fused_layers: set[int]
+    configs: list[Any]
+    facts: Facts
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The model itself."""
+        return self.root_reference()
+
+    def wrapped(self, layers: bool) -> list[nn.Module]:
+        """The modules whose forward is wrapped while a context is active (that of layers only when they matter)."""
+        root = self.root
+        assert root is not None
+        wanted = self.softmax_modules | self.fused_layers | {id(root)} | (self.layers.keys() if layers else set())
+        return [module for module in root.modules() if id(module) in wanted]
+
+
+_dry_runs = threading.Lock()
+_maps: weakref.WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], Map]] = weakref.WeakKeyDictionary()
+
+
+def find_sites(model: nn.Module, example: Any = None) -> list[Site]:
+    """List every attention computation of a model.
+
+    Parameters
+    ----------
+    model : any ``nn.Module`` with attention.
+    example : arguments of one forward pass (a dict of keyword arguments, or a tuple of positional ones). Only needed
+        when attrim cannot make up an input from the model's configuration.
+
+    Returns
+    -------
+    the sites in the order in which they run.
+    """
+    return list(map_of(model, example).sites)
+
+
+def map_of(model: nn.Module, example: Any = None) -> Map:
+    """The map of a model's attention, from a dry run that is remembered until the model's modules change.
+
+    A module that wraps a model and has it as ``attention_root`` stands for that model, so that sites keep their names.
+    """
+    require_model(model)
+    model = getattr(model, "attention_root", model)
+    layout = tuple(id(module) for module in model.modules())
+    with _dry_runs:
+        known = _maps.get(model)
+        if known is not None and known[0] == layout and example is None:
+            return known[1]
+        found = _dry_run(model, example)
+        _maps[model] = (layout, found)
+        return found
+
+
+def _dry_run(model: nn.Module, example: Any) -> Map:
+    row = facts(getattr(getattr(model, "config", None), "model_type", None))
+    if row.unreachable:
+        name = model.config.model_type  # type: ignore[union-attr]
+        raise SiteError(f"The attention of {name} cannot be reached: {row.unreachable}; use another architecture.")
+    configs = interface.switchable(model)
+    if configs:
+        interface.register()
+    recorder = Recorder()
+    with _everything_quiet(model), _module_stack(model, recorder.stack):
+        inputs = make_example(model) if example is None else example
+        token = active.set(())  # outer contexts neither edit nor watch the dry run
+        install.switch(configs)
+        try:
+            with recorder, torch.inference_mode():
+                _call(model, inputs)
+        except AttrimError:
+            raise
+        except Exception as error:
+            raise SiteError(_cannot_run(model, example, error)) from error
+        finally:
+            install.switch_back(configs)
+            active.reset(token)
+    return _make_map(model, recorder.events, configs, row)
+
+
+def _cannot_run(model: nn.Module, example: Any, error: Exception) -> str:
+    what = "the given example" if example is not None else "a made-up example"
+    cause = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return (
+        f"{type(model).__name__} could not run on {what} ({cause}); pass example= with the arguments of a forward pass."
+    )
+
+
+def _call(model: nn.Module, inputs: Any) -> None:
+    if isinstance(inputs, Tensor):
+        model(inputs)
+    elif isinstance(inputs, (tuple, list)):
+        model(*inputs)
+    else:
+        model(**inputs)
+
+
+@contextlib.contextmanager
+def _everything_quiet(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout, no running averages) in the dry run; modes and random state as before afterwards."""
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    # Random state too: layer drop draws even in evaluation mode.
+    with in_mode(model, training=False), torch.random.fork_rng(devices=list(devices)):
+        yield
+
+
+@contextlib.contextmanager
+def _module_stack(model: nn.Module, stack: list[nn.Module]) -> Iterator[None]:
+    """Keep ``stack`` at the modules whose forward is running; torch's own small layers belong to their parent."""
+    here = threading.get_ident()  # another thread may be running the model for its own purposes
+
+    def enter(module: nn.Module, args: Any) -> None:
+        if threading.get_ident() == here:
+            stack.append(module)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() == here:
+            stack.pop()
+
+    handles = []
+    for module in model.modules():
+        own = type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.MultiheadAttention)
+        if own and not list(module.children()):
+            continue
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Facts) -> Map:
+    names = {id(module): name for name, module in model.named_modules()}
+    reached = [event for event in events if event.attention]
+    for event in reached:
+        if event.route.startswith("layout"):
+            raise SiteError(
+                f"The scores of {names.get(id(event.module), '?')} have the {event.route}, which does not show "
+                f"{event.heads} heads; this architecture is not reachable yet."
+            )
+    # A baked model may have no head left that attends.
+    if not reached and not any(hasattr(module, "attrim_baked") for module in model.modules()):
+        raise SiteError(
+            f"No attention was seen in {type(model).__name__}: it neither calls the attention interface nor takes a "
+            "softmax over keys that multiplies values; if it does on other inputs, pass example=."
+        )
+    towers = len({is_vision(names.get(id(event.module), "")) for event in reached}) == 2
+    config = getattr(model, "config", None)
+    two_stacks = getattr(config, "is_encoder_decoder", None)
+    if two_stacks is None:  # a plain module has only its paths to tell
+        two_stacks = has_two_stacks(names.get(id(event.module), "") for event in reached)
+    sites: list[Site] = []
+    calls: dict[int, list[Site | None]] = {}
+    layers: dict[str, int] = {}
+    for event in events:
+        identity = id(event.module)
+        mine = calls.setdefault(identity, [])
+        if not event.attention:
+            mine.append(None)
+            continue
+        call = sum(site is not None for site in mine)
+        name = names.get(identity, "") + (f"#{call}" if call else "")
+        # A single stack may pool its keys (CvT, SegFormer); only two sequences make cross-attention.
+        cross = event.queries != event.keys and (two_stacks or config is None)
+        role = role_of(name, row, cross=cross, causal=event.causal, towers=towers, two_stacks=two_stacks)
+        layer = layers.get(role, 0)
+        layers[role] = layer + 1
+        site = Site(name, role, layer, event.heads, call, event.route)
+        mine.append(site)
+        sites.append(site)
+    softmax = {id(event.module) for event in events if event.route == "softmax"}
+    fused = {id(module) for module in model.modules() if isinstance(module, _FUSED_LAYERS)}
+    modules = frozenset(id(module) for module in model.modules())
+    return Map(weakref.ref(model), sites, calls, modules, layers_of(model, sites), softmax, fused, configs, row)

@@ -1,0 +1,106 @@
+"""Which contexts are active in this thread, and what they want done at each attention call."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ..core.call import Call
+from ..core.plan import Plan
+from ..core.site import Site
+from ..errors import SiteError
+from .masks import Stream, make_call
+
+if TYPE_CHECKING:
+    from .discover import Map
+
+# A context variable is private to a thread, so threads that edit one model do not see each other's edits.
+active: ContextVar[tuple[Session, ...]] = ContextVar("attrim_sessions", default=())
+
+
+class Session:
+    """One active context on one model: what to do at each site, and which sites fired.
+
+    Parameters
+    ----------
+    sites : the model's attention, as found by the dry run.
+    plans : what to do at each site.
+    fast : whether stats may be fed by the fused kernels.
+    """
+
+    def __init__(self, sites: Map, plans: dict[Site, Plan], fast: bool) -> None:
+        self.map = sites
+        self.plans = plans
+        self.fast = fast
+        self.fired: set[Site] = set()
+        self.streams: dict[str, Stream] = {}
+        self._counts: dict[int, int] = {}
+        self._layer_counts: dict[int, int] = {}
+
+    def start_pass(self) -> None:
+        """A new forward pass of the whole model begins: every module's next call is its first."""
+        self._counts.clear()
+        self._layer_counts.clear()
+
+    def saw_real(self) -> bool:
+        """Whether the last pass had any real token; a model that tells of none (without self-attention) counts too."""
+        return not self.streams or any(bool(stream.real.any()) for stream in self.streams.values())
+
+    def knows(self, module: nn.Module) -> bool:
+        """Whether the module is one of this model's; an error when the dry run did not see its attention."""
+        if id(module) not in self.map.modules:
+            return False
+        if id(module) not in self.map.events:
+            raise SiteError(
+                f"A {type(module).__name__} attends here, but it did not in the dry run, so it would be left out in "
+                "silence; pass example= with an input that reaches all of the model."
+            )
+        return True
+
+    def next_site(self, module: nn.Module) -> Site | None:
+        """The site of the module's next attention call; None when that call is no attention over keys."""
+        events = self.map.events[id(module)]
+        count = self._counts.get(id(module), 0)
+        self._counts[id(module)] = count + 1
+        site = events[count % len(events)]
+        if site is not None:
+            self.fired.add(site)
+        return site
+
+    def next_layer(self, module: nn.Module) -> Site | None:
+        """The self-attention site of the layer whose call begins; None when the module is no layer."""
+        sites = self.map.layers.get(id(module))
+        if sites is None:
+            return None
+        count = self._layer_counts.get(id(module), 0)
+        self._layer_counts[id(module)] = count + 1
+        return sites[count % len(sites)]
+
+
+class Firing:
+    """One attention call that is about to happen: its site and the joined plans of all active sessions."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.sessions = [session for session in active.get() if session.knows(module)]
+        self.site: Site | None = None
+        self.plan = Plan()
+        self.fast = True
+        for session in self.sessions:
+            site = session.next_site(module)
+            if site is not None:
+                self.site = self.site or site
+                self.plan += session.plans.get(site, Plan())
+                self.fast &= session.fast
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be done at this call."""
+        return self.site is None or not (self.plan.edits or self.plan.stats)
+
+    def call(self, allowed: Tensor, **known: Any) -> Call:
+        """The call with everything that is known about it."""
+        assert self.site is not None
+        session = self.sessions[0]
+        return make_call(self.site, session.map.facts, allowed, session.streams, **known)

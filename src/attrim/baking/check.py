@@ -1,0 +1,60 @@
+"""Baked must equal edited: compare the two on one input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.context import edit
+from ..attention.example import make_example
+from ..core.modes import in_mode
+from ..edits.base import Edit
+from ..errors import ShapeError, SiteError
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
+COARSE = 0.1  # of the largest value, in half precision, where the order of additions shows
+
+
+def require_same(model: nn.Module, baked: nn.Module, edits: Sequence[Edit], example: Any) -> None:
+    """Raise when the baked model does not compute what the edited one does."""
+    inputs = make_example(model) if example is None else example
+    with torch.inference_mode(), in_mode(model, training=False), in_mode(baked, training=False):
+        try:
+            with edit(model, *edits, example=example):
+                expected = _tensors(_call(model, inputs))
+        except ShapeError:
+            return  # the matrices are smaller than the input, and either model says so when it is used
+        try:
+            found = _tensors(_call(baked, inputs))
+        except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
+            cause = str(error).splitlines()[0][:200]
+            raise SiteError(_sentence(model, f"it no longer runs ({type(error).__name__}: {cause})")) from error
+    for one, other in zip(expected, found, strict=False):
+        scale = max(1.0, float(one.abs().max())) if one.numel() else 1.0
+        bar = TOLERANCE.get(one.dtype, COARSE) * scale
+        if one.shape != other.shape or not torch.allclose(one, other, rtol=0.0, atol=bar, equal_nan=True):
+            raise SiteError(_sentence(model, "its result differs from the edited model's"))
+
+
+def _sentence(model: nn.Module, what: str) -> str:
+    return (
+        f"{type(model).__name__} was baked on a guess about its code and {what}; use attrim.edit instead, and please "
+        "report the architecture."
+    )
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(**inputs)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    """The first floating point tensors of a result: logits, hidden states, pooled states."""
+    if isinstance(result, Tensor):
+        return [result]
+    values = result.values() if hasattr(result, "values") else result
+    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]

@@ -1,0 +1,243 @@
+"""Attention with some heads gone and some fixed, on the interface route."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import interface
+from ..attention.architectures import Facts
+from ..attention.masks import Stream
+from .constants import Constants
+from .planning import Layer
+from .projections import Row
+from .reading import read
+
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class Baked(nn.Module):
+    """What an attention module on the interface route knows about its heads; it is the module's ``attrim_baked``.
+
+    Heads that attend as before come first and constant heads after them, in the output and, unless groups of heads
+    share them, in the values.
+
+    Parameters
+    ----------
+    layer : which heads are kept and which are constant.
+    keys, kept_values, constant_values : the entries on the head axis of keys and values that the heads use.
+    streams : where self-attention leaves the positions that cross-attention needs, one for the whole model.
+    tells : whether cross-attention with constant heads asks for the positions of this module's queries.
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        keys: Sequence[int],
+        kept_values: Sequence[int],
+        constant_values: Sequence[int],
+        facts: Facts,
+        streams: dict[str, Stream],
+        tells: bool,
+    ) -> None:
+        super().__init__()
+        self.layer = layer
+        self.keys, self.kept_values, self.constant_values = tuple(keys), tuple(kept_values), tuple(constant_values)
+        self.facts = facts
+        self.streams = streams
+        self.tells = tells
+        self.calls = nn.ModuleList(Constants(shape, layer.outside) for shape in layer.shapes)
+        self.count = 0
+
+    def attend(
+        self,
+        function: Attention,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        causal: bool = False,
+        **arguments: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The outputs ``[B, Q, H, D]``: ``function`` does the heads that attend, the matrices do the others.
+
+        Parameters
+        ----------
+        function : an attention function of transformers' interface.
+        causal : what the module's attention is when there is no mask.
+        """
+        place = self.count % len(self.layer.sites)
+        self.count = place + 1
+        weights = None
+        kept = len(self.layer.kept)
+        heads = kept + len(self.layer.constant)
+        if self.calls or self.tells:
+            shape = query.shape[-2], key.shape[-2]
+            site = self.layer.sites[place]
+            reading = read(attention_mask, shape, value.device, site, self.facts, self.streams, causal)
+        if kept:
+            bias = arguments.get("position_bias")
+            if bias is not None and bias.shape[1] not in (1, kept):
+                arguments["position_bias"] = _take(bias, self.layer.kept)
+            keys, values = _take(key, self.keys), _take(value, self.kept_values)
+            attending, weights = function(module, query[:, :kept], keys, values, attention_mask, **arguments)
+            if not self.calls:
+                return attending, weights
+        if not heads:
+            return query.new_zeros(query.shape[0], query.shape[2], 0, query.shape[3]), None
+        constants, dropout = self.calls[place], float(arguments.get("dropout") or 0.0)
+        value = _take(value, self.constant_values)
+        if torch.is_grad_enabled() or not kept:
+            output = constants(value, reading, dropout)
+            return torch.cat([attending, output], dim=2) if kept else output, weights
+        output = value.new_empty(query.shape[0], query.shape[2], heads, value.shape[3])
+        output[:, :, :kept] = attending
+        constants(value, reading, dropout, output[:, :, kept:])
+        return output, weights
+
+
+def _take(tensor: Tensor, entries: tuple[int, ...]) -> Tensor:
+    """Some entries of the head axis; a view where they follow each other."""
+    if not entries or entries == tuple(range(entries[0], entries[0] + len(entries))):
+        return tensor[:, entries[0] : entries[0] + len(entries)] if entries else tensor[:, :0]
+    return tensor.index_select(1, torch.tensor(entries, device=tensor.device))
+
+
+@functools.cache
+def register() -> None:
+    """Make the attention and mask functions of baked models known to transformers."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(interface.BAKED["sdpa"], _with_sdpa)
+    AttentionMaskInterface.register(interface.BAKED["sdpa"], _sdpa_mask)
+    AttentionInterface.register(interface.BAKED["eager"], _with_eager)
+    AttentionMaskInterface.register(interface.BAKED["eager"], interface.mask)
+
+
+def _with_sdpa(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> tuple[Tensor, Tensor | None]:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    baked: Baked | None = getattr(module, "attrim_baked", None)
+    if baked is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **arguments)
+    asked = arguments.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
+    causal = causal and attention_mask is None and query.shape[-2] > 1
+    return baked.attend(sdpa_attention_forward, module, query, key, value, attention_mask, causal, **arguments)
+
+
+def _with_eager(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> tuple[Tensor, Tensor | None]:
+    eager = interface.eager(module)
+    mask = interface.additive(attention_mask, query.dtype)
+    baked: Baked | None = getattr(module, "attrim_baked", None)
+    if baked is None:
+        return eager(module, query, key, value, mask, **arguments)
+    return baked.attend(eager, module, query, key, value, mask, **arguments)
+
+
+def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Tensor | None:
+    """The mask that SDPA gets, carrying the offsets of a cache; none only where the shapes alone tell the offsets."""
+    from transformers.masking_utils import sdpa_mask
+
+    told = int(kv_offset) == 0 and int(q_offset) + arguments["q_length"] == arguments["kv_length"]
+    arguments["allow_is_causal_skip"] = told and arguments.get("allow_is_causal_skip", True)
+    result = sdpa_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
+    if result is not None:
+        result.attrim_offsets = (int(q_offset), int(kv_offset))  # type: ignore[attr-defined]
+    return result
+
+
+class Beside(nn.Module):
+    """The constant heads of a module with a private softmax; it is the module's ``attrim_baked``.
+
+    Parameters
+    ----------
+    layer : which heads are kept and which are constant.
+    value : the projection to the values of the constant heads.
+    """
+
+    def __init__(self, layer: Layer, value: nn.Linear, row: Row, facts: Facts, streams: dict[str, Stream]) -> None:
+        super().__init__()
+        self.layer, self.row, self.facts, self.streams = layer, row, facts, streams
+        self.value = value
+        self.calls = nn.ModuleList(Constants(shape, layer.outside) for shape in layer.shapes)
+        self.count = 0
+
+    def forward(self, states: Tensor, queries: int, mask: Tensor | None, dropout: float) -> Tensor:
+        """The joined outputs ``[B, Q, C x D]`` of the constant heads from states ``[B, K, hidden]``."""
+        place = self.count % len(self.layer.sites)
+        self.count = place + 1
+        if mask is not None and self.row.real_is_one:
+            known = getattr(mask, "attrim_boolean", None)
+            if known is None:
+                known = mask.attrim_boolean = mask.bool()  # type: ignore[attr-defined]
+            mask = known
+        shape = queries, states.shape[1]
+        reading = read(mask, shape, states.device, self.layer.sites[place], self.facts, self.streams)
+        value = self.value(states).unflatten(-1, (len(self.layer.constant), -1)).transpose(1, 2)
+        return self.calls[place](value, reading, dropout).flatten(2)
+
+
+class WithConstants:
+    """Mixed into a module's class: its own heads first, the constant ones after them."""
+
+    attrim_baked: Beside
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The module's result, with the constant heads joined to its heads."""
+        beside = self.attrim_baked
+        given = _arguments(type(self), self, args, kwargs)
+        asked = given.get("query_states")
+        queries = (given["hidden_states"] if asked is None else asked).shape[1]
+        dropout = self.dropout.p if self.training else 0.0  # type: ignore[attr-defined]
+        constant = beside(given[beside.row.states], queries, given.get("attention_mask"), dropout)
+        if not beside.layer.kept:
+            return (constant, None) if beside.row.weights_follow else (constant,)
+        result = super().forward(*args, **kwargs)  # type: ignore[misc]
+        return torch.cat([result[0], constant], dim=-1), *result[1:]
+
+
+class WithBias:
+    """Mixed into a module's class: a position bias that is made for all heads, reduced to those that are left."""
+
+    attrim_bias: tuple[str, int, tuple[int, ...]]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's result."""
+        name, heads, kept = self.attrim_bias
+        given = _arguments(type(self), self, args, kwargs)
+        bias = given[name]
+        if bias is not None:
+            given[name] = bias.unflatten(0, (-1, heads))[:, list(kept)].flatten(0, 1)
+        more = given.pop("kwargs", {})
+        return super().forward(**given, **more)  # type: ignore[misc]
+
+
+@functools.cache
+def mixed(mixin: type, stock: Any) -> Any:
+    """The class of an attention module with one of the above mixed in, under its own name."""
+    return type(stock.__name__, (mixin, stock), {"__module__": stock.__module__})
+
+
+@functools.cache
+def _signature(kind: type) -> inspect.Signature:
+    stock = next(cls for cls in kind.__mro__ if "forward" in vars(cls) and issubclass(cls, nn.Module))
+    return inspect.signature(stock.forward)
+
+
+def _arguments(kind: type, module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by their names, without the module itself."""
+    given = _signature(kind).bind(module, *args, **kwargs).arguments
+    given.pop("self")
+    return given

@@ -1,0 +1,94 @@
+"""``attrim.bake`` and ``attrim.load``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..attention.discover import find_sites
+from ..core.site import Site
+from ..edits.base import Edit
+from ..errors import ArtefactError, ParameterError, require_all, require_model
+from .check import require_same
+from .model import BakedModel, baked_class, read_sidecar
+from .planning import Layer, plan_layers, plan_sites
+from .surgery import fill, fold, operate
+
+
+def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
+    """A copy of the model with the edits made permanent, so that what they make needless is really gone.
+
+    Heads that ``Gate`` switches off lose all their weights, heads that ``Constant`` fixes lose their queries and keys
+    (https://arxiv.org/abs/2211.03495). The result is an ordinary model of the same class: it trains, saves, and works
+    in pipelines; ``attrim.load`` reads what its ``save_pretrained`` wrote.
+
+    Parameters
+    ----------
+    model : a model of transformers; it is not changed.
+    edits : ``Constant`` and ``Gate``, applied in order.
+    example : arguments of one forward pass, for models that attrim cannot make up an input for.
+
+    Examples
+    --------
+    >>> smaller = attrim.bake(model, attrim.Constant(averages, heads=order[:72]))
+    >>> smaller.save_pretrained("smaller")
+    """
+    from transformers import PreTrainedModel
+
+    if isinstance(model, BakedModel):
+        raise ParameterError("The model is baked already; bake the original with all edits at once.")
+    require_model(model)
+    if not isinstance(model, PreTrainedModel):
+        raise ParameterError(
+            f"Only models of transformers can be baked, not a {type(model).__name__}; use attrim.edit instead."
+        )
+    require_all(edits, Edit, "an edit")
+    sites = find_sites(model, example)
+    plans = plan_sites(sites, edits)
+    layers = plan_layers(plans, sites)
+    everything = [*layers, *_tellers(layers, sites)]
+    baked = copy.deepcopy(model)
+    fold(baked, layers, plans)
+    operate(baked, everything)
+    fill(baked, layers, plans)
+    baked.__class__ = baked_class(type(model), everything)
+    require_same(model, baked, edits, example)
+    return baked
+
+
+def _tellers(layers: Sequence[Layer], sites: Sequence[Site]) -> list[Layer]:
+    """Self-attention that is not baked but tells cross-attention which position a step of generation is at."""
+    crossed = {
+        site.streams[0] for layer in layers if layer.constant for site in layer.sites if len(set(site.streams)) == 2
+    }
+    baked = {layer.path for layer in layers}
+    return [
+        Layer(site.path, (site,), tuple(range(site.heads)))
+        for site in sites
+        if site.path not in baked and site.streams[0] == site.streams[1] in crossed and site.route == "interface"
+    ]
+
+
+def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any:
+    """Load a baked model that ``save_pretrained`` wrote, in evaluation mode.
+
+    Parameters
+    ----------
+    dtype : number type of the weights; ``auto`` is the one that they were saved with.
+    """
+    from ..models.loading import quiet
+    from ..models.sources import one_sentence
+
+    parts = read_sidecar(folder)
+    with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
+        model, report = baked_class(*parts).from_pretrained(  # type: ignore[attr-defined]
+            folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=dtype
+        )
+    if report["missing_keys"]:
+        raise ArtefactError(
+            f"The baked model in {str(folder)!r} lacks {len(report['missing_keys'])} weights (such as "
+            f"{sorted(report['missing_keys'])[0]}); bake and save it again."
+        )
+    return model.to(device).eval()

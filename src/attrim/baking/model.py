@@ -1,0 +1,120 @@
+"""A baked model as a class: stock code, cut heads, and a sidecar that says which when it is saved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from ..attention import interface
+from ..errors import ArtefactError
+from ..runs.artefact import Artefact
+from .planning import Layer
+from .surgery import find, operate, switch
+
+STORE = Artefact(
+    "baked", source="the folder that a baked model's save_pretrained wrote", remedy="bake and save it again"
+)
+
+
+class BakedModel:
+    """Mixed into a model's class: built from its configuration it cuts itself, saved it leaves a sidecar."""
+
+    attrim_layers: ClassVar[tuple[Layer, ...]]
+    attrim_stock: ClassVar[type]
+    attrim_absent: ClassVar[tuple[str, ...]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in self.attrim_absent:
+            if isinstance(getattr(self, name, None), nn.Module):
+                setattr(self, name, None)
+        operate(self, self.attrim_layers)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model; modules that serve several sites count their calls from here."""
+        for layer in self.attrim_layers:
+            if len(layer.sites) > 1 and layer.constant:
+                find(self, layer.path).attrim_baked.count = 0  # type: ignore[union-attr]
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
+        """Save as any model, with a sidecar that ``attrim.load`` reads."""
+        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        if kwargs.get("is_main_process", True):
+            stock = self.attrim_stock
+            entries = [layer.to_json() for layer in self.attrim_layers]
+            # Parts that an argument of the constructor left out (a pooler) are in no configuration.
+            absent = [name for name, value in vars(self).items() if value is None and not name.startswith("_")]
+            index = {"module": stock.__module__, "class": stock.__name__, "layers": entries, "absent": absent}
+            STORE.save(save_directory, index, tensors={})
+
+    def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
+        """Choose ``sdpa`` or ``eager`` for the heads that attend as before."""
+        if any(getattr(module, "attrim_baked", None) is not None for module in self.modules()):  # type: ignore[attr-defined]
+            for config in interface.switchable(self):  # type: ignore[arg-type]
+                switch(config, attn_implementation)
+        else:
+            super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
+
+
+def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = ()) -> type:
+    """The class of a model that is cut to the given heads and lacks some parts, under the stock class's name."""
+    fields = {"attrim_layers": tuple(layers), "attrim_stock": stock, "attrim_absent": tuple(absent)}
+    fields["__module__"] = stock.__module__
+    return type(stock.__name__, (BakedModel, stock), fields)
+
+
+def is_baked(folder: str | Path) -> bool:
+    """Whether a folder holds a baked model."""
+    return (Path(folder) / STORE.index).is_file()
+
+
+def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...]]:
+    """The stock class of the baked model in a folder, its layers, and the parts that it lacks."""
+    index = STORE.read_index(folder)
+    try:
+        layers = tuple(Layer.from_json(fields) for fields in index["layers"])
+        module, name, absent = str(index["module"]), str(index["class"]), tuple(map(str, index["absent"]))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise STORE.damaged(folder, f"{type(error).__name__}: {error}") from error
+    return _stock(folder, module, name), layers, absent
+
+
+def _stock(folder: str | Path, module: str, name: str) -> type:
+    """A model class by name; only transformers' own are looked up, so that a sidecar cannot run other code."""
+    import transformers
+
+    kind = getattr(transformers, name, None)
+    if not isinstance(kind, type) or kind.__module__ != module or not issubclass(kind, transformers.PreTrainedModel):
+        loaded = getattr(sys.modules.get(module), name, None)  # a class of the user's, if it is imported already
+        if not (isinstance(loaded, type) and issubclass(loaded, transformers.PreTrainedModel)):
+            raise ArtefactError(
+                f"The baked model in {str(folder)!r} is a {module}.{name}, which this transformers does not have; "
+                "use the version that it was saved with, or import the class first."
+            )
+        kind = loaded
+    return kind
+
+
+def loadable(folder: str | Path, automatic: Any) -> Any:
+    """What to call ``from_pretrained`` of: ``automatic``, or the baked class of that kind if the folder holds one.
+
+    Parameters
+    ----------
+    automatic : an ``AutoModel...`` class of transformers.
+    """
+    if not is_baked(folder):
+        return automatic
+    from transformers import AutoConfig
+    from transformers.models.auto.auto_factory import _get_model_class
+
+    stock, layers, absent = read_sidecar(folder)
+    config = AutoConfig.from_pretrained(folder)
+    if type(config) not in automatic._model_mapping:
+        raise ValueError("transformers has no such head for its architecture, so choose another kind of model")
+    wanted = _get_model_class(config, automatic._model_mapping)
+    return baked_class(wanted, layers, absent if wanted is stock else ())

@@ -1,0 +1,1 @@
+"""What everything speaks: sites and selections, calls, the plan of one site, registries, the text grammar."""

@@ -1,0 +1,193 @@
+"""Sites, and the one way to choose among them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..errors import ParameterError, SelectionError
+
+Head = tuple["Site", int]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention computation of a model.
+
+    Attributes
+    ----------
+    name : the module's path, with ``#1``, ``#2``, ... for the later calls of a module that is called several times.
+    role : ``encoder``, ``decoder``, ``cross``, or stream names such as ``language`` and ``language>vision``.
+    layer : number within the role, from 0.
+    heads : how many heads the site has.
+    call : which call of the module within one forward pass.
+    route : ``interface`` or ``softmax``, how attrim reaches it.
+    """
+
+    name: str
+    role: str
+    layer: int
+    heads: int
+    call: int = 0
+    route: str = "interface"
+
+    @property
+    def path(self) -> str:
+        """The module's path, without the call index."""
+        return self.name.rsplit("#", 1)[0]
+
+    @property
+    def streams(self) -> tuple[str, str]:
+        """Names of the sequences that queries and keys come from (equal in self-attention)."""
+        if self.role == "cross":
+            return "decoder", "encoder"
+        query, _, key = self.role.partition(">")
+        return query, key or query
+
+
+@dataclass(frozen=True)
+class Select:
+    """Which heads an edit or a stat is about; what is left out means "all".
+
+    Parameters
+    ----------
+    roles : site roles to keep.
+    layers : layer numbers to keep; negative ones count from the end of the role.
+    heads : head numbers to keep at every chosen site, or pairs ``(layer, head)`` or ``(site or its name, head)``.
+    names : patterns of site names (``*`` stands for anything).
+
+    Examples
+    --------
+    >>> Select(roles="decoder", layers=[0, 1])
+    >>> Select(heads=[(0, 3), (5, 11)])       # head 3 of layer 0 and head 11 of layer 5
+    """
+
+    roles: Sequence[str] | str | None = None
+    layers: Sequence[int] | int | None = None
+    heads: Sequence[Any] | int | None = None
+    names: Sequence[str] | str | None = None
+
+    def __post_init__(self) -> None:
+        readers = {"roles": _word, "layers": _whole, "heads": _head, "names": _word}
+        for field, read in readers.items():
+            given = getattr(self, field)
+            if given is None:
+                continue
+            value = []
+            for item in _entries(given):
+                try:
+                    value.append(read(_plain(item)))
+                except (TypeError, ValueError):
+                    kind = "texts" if read is _word else "whole numbers" + (" or pairs" if read is _head else "")
+                    raise ParameterError(f"Select({field}=...) takes {kind}, not {item!r}.") from None
+            object.__setattr__(self, field, tuple(value))
+
+    def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
+        """The chosen head numbers of every chosen site, in the order of ``sites``.
+
+        Never empty; and every entry of the selection stands for something, or it is a mistake.
+        """
+        sites = list(sites)
+        if not sites:
+            raise SelectionError("The model computes no attention: all of its heads are baked as constants or removed.")
+        depth: dict[str, int] = {}
+        for site in sites:
+            depth[site.role] = max(depth.get(site.role, 0), site.layer + 1)
+        kept = sites
+        matches: tuple[tuple[str, Callable[[Site, Any], bool]], ...] = (
+            ("roles", lambda site, role: site.role == role),
+            ("names", lambda site, pattern: fnmatchcase(site.name, pattern)),
+            ("layers", lambda site, layer: layer in (site.layer, site.layer - depth[site.role])),
+        )
+        for field, match in matches:
+            entries = getattr(self, field)
+            if entries is None:
+                continue
+            for entry in entries:
+                if not any(match(site, entry) for site in kept):
+                    raise _nothing(f"{field}={entry!r}", sites)
+            kept = [site for site in kept if any(match(site, entry) for entry in entries)]
+        chosen = {site: heads for site in kept if (heads := self._heads(site))}
+        self._check_heads(sites, chosen)
+        if not chosen:
+            raise _nothing(f"{self}", sites)
+        return chosen
+
+    def _heads(self, site: Site) -> tuple[int, ...]:
+        if self.heads is None:
+            return tuple(range(site.heads))
+        wanted = {head for where, head in self.heads if _stands_for(where, site)}  # type: ignore[union-attr]
+        return tuple(index for index in range(site.heads) if index in wanted or index - site.heads in wanted)
+
+    def _check_heads(self, sites: list[Site], chosen: dict[Site, tuple[int, ...]]) -> None:
+        """Every head must be there: an order may come from another model."""
+        for where, head in self.heads or ():  # type: ignore[union-attr]
+            if not any(
+                _stands_for(where, site) and (head in heads or head + site.heads in heads)
+                for site, heads in chosen.items()
+            ):
+                raise _nothing(f"heads={head if where is None else (where, head)}", sites)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that are set, as JSON values."""
+        return {
+            name: [list(item) if isinstance(item, tuple) else item for item in value]
+            for name in ("roles", "layers", "heads", "names")
+            if (value := getattr(self, name)) is not None
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Select:
+        """The inverse of :meth:`to_json`."""
+        return cls(**fields)
+
+
+def _stands_for(where: int | str | None, site: Site) -> bool:
+    """Whether the first entry of a pair means this site."""
+    return where is None or where in (site.layer, site.name)
+
+
+def _nothing(what: str, sites: list[Site]) -> SelectionError:
+    """The error for a selection, or an entry of one, that matches nothing."""
+    roles = sorted({site.role for site in sites})
+    layers, heads = max(site.layer for site in sites) + 1, max(site.heads for site in sites)
+    return SelectionError(
+        f"{what} matches no head: the model has {len(sites)} sites with roles {', '.join(roles)}, at most {layers} "
+        f"layers in a role and {heads} heads at a site; list them with 'attrim sites MODEL' or attrim.sites(model)."
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors, of one number too, as Python numbers and lists of them: an order may come from argsort."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _entries(given: Any) -> Iterable[Any]:
+    """One entry, or several, as several."""
+    given = _plain(given)
+    return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+
+
+def _word(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError
+    return item
+
+
+def _whole(item: Any) -> int:
+    if isinstance(item, bool):  # a mask of heads is not a list of their numbers
+        raise TypeError
+    return operator.index(item)
+
+
+def _head(item: Any) -> tuple[int | str | None, int]:
+    """One entry of ``Select.heads`` as a pair (layer number, site name or None for anywhere; head number)."""
+    if not isinstance(item, (tuple, list)):
+        return None, _whole(item)
+    where, head = (_plain(part) for part in item)
+    if isinstance(where, Site):
+        where = where.name
+    return where if where is None or isinstance(where, str) else _whole(where), _whole(head)

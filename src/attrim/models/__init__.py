@@ -1,0 +1,1 @@
+"""Models and tokenizers: by hub name, local folder or built-in name."""

@@ -1,0 +1,51 @@
+"""Hashes that tell one model, or one tokenizer, from another."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.discover import map_of
+from ..runs.artefact import content
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """A hash of a tokenizer's class and vocabulary."""
+    vocabulary = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
+    return hashlib.sha256(vocabulary.encode()).hexdigest()
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A hash of a model's class, configuration and weights, so that a trained copy is not taken for the model."""
+    config: Any = model.config
+    digest = hashlib.sha256(f"{type(model).__name__} {config.to_json_string(use_diff=False)}".encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(content(tensor))
+    return digest.hexdigest()
+
+
+def attention_digests(model: nn.Module) -> dict[str, str]:
+    """A hash of the attention module's parameters for every site, by the site's name.
+
+    It is the same in float32 and bfloat16 and does not depend on the model's head. In float16, whose rounding differs
+    from both, and for modules without parameters there is none.
+    """
+    modules = dict(getattr(model, "attention_root", model).named_modules())
+    known: dict[str, str] = {}
+    for site in map_of(model).sites:
+        parameters = list(modules[site.path].parameters())
+        if site.path not in known and parameters and all(tensor.dtype != torch.float16 for tensor in parameters):
+            known[site.path] = _digest(parameters)
+    return {site.name: known[site.path] for site in map_of(model).sites if site.path in known}
+
+
+def _digest(tensors: list[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(content(tensor.detach().to(torch.bfloat16)))
+    return digest.hexdigest()[:32]

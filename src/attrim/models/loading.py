@@ -1,0 +1,204 @@
+"""Models and tokenizers by hub name, local folder or built-in name; everything that can go wrong in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ..baking.model import loadable
+from ..errors import ArtefactError, DataError, UnknownName
+from . import sources, tiny
+from .sources import first_line, one_sentence
+
+KINDS = {
+    "auto": "AutoModel",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "masked-lm": "AutoModelForMaskedLM",
+    "causal-lm": "AutoModelForCausalLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+}
+"""Kinds of model to the ``transformers`` class that loads them."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(
+    name: str | Path,
+    kind: str = "auto",
+    *,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+    local_files_only: bool = False,
+    device: str = "cpu",
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    new_head: bool = False,
+    num_labels: int | None = None,
+) -> Any:
+    """Load a model in evaluation mode; weights come from safetensors files only.
+
+    Parameters
+    ----------
+    name : hub name, local folder, or one of ``sources.BUILT_IN``.
+    kind : one of ``KINDS``, which head the model has.
+    dtype : ``float32``, ``bfloat16`` or ``float16``.
+    new_head : allow a head that the checkpoint does not have, with random weights (to train it).
+    num_labels : number of classes of a new head (1 means regression).
+    """
+    if kind not in KINDS:
+        raise UnknownName("model kind", kind, KINDS)
+    model_class = getattr(transformers, KINDS[kind])
+    place, number_type = _device(device), _dtype(dtype)
+    labels = {} if num_labels is None else {"num_labels": num_labels}
+    with one_sentence(f"The model {str(name)!r} could not be loaded as {kind}"), quiet():
+        if str(name) in tiny.TINY:
+            model = tiny.tiny_model(str(name), model_class, **labels)
+        else:
+            source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
+            sources.need_safetensors(source)
+            model, report = loadable(source, model_class).from_pretrained(
+                source, use_safetensors=True, output_loading_info=True, dtype=number_type, **options, **labels
+            )
+            _check_report(str(name), kind, model, report, new_head)
+        return model.to(place, number_type).eval()
+
+
+def saved_kind(
+    name: str | Path,
+    *,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+    local_files_only: bool = False,
+    trust_remote_code: bool = False,
+) -> str:
+    """Which of ``KINDS`` a model was saved as; ``auto`` when it does not say, or is none of them."""
+    if str(name) in tiny.TINY:
+        return "auto"
+    with one_sentence(f"The configuration of {str(name)!r} could not be read"), quiet():
+        source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+    saved = set(config.architectures or ())
+    for kind, automatic in KINDS.items():
+        mapping = getattr(transformers, automatic)._model_mapping
+        if type(config) in mapping and getattr(mapping[type(config)], "__name__", None) in saved:
+            return kind
+    return "auto"
+
+
+def load_tokenizer(
+    name: str | Path,
+    *,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+    local_files_only: bool = False,
+    trust_remote_code: bool = False,
+) -> Any:
+    """Load the tokenizer of a model; one without a padding token pads with its end-of-text token."""
+    if str(name) in tiny.TINY:
+        return tiny.tiny_tokenizer()
+    with one_sentence(f"The tokenizer of {str(name)!r} could not be loaded"), quiet():
+        source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+    # Without tokenizer files, transformers makes an empty tokenizer that knows nothing but special tokens.
+    if len(tokenizer) - len(tokenizer.all_special_tokens) <= 2:
+        raise ArtefactError(f"{str(name)!r} holds no tokenizer; load it from the model that this one was made from.")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    return tokenizer
+
+
+def check_fit(model: nn.Module, tokenizer: Any) -> None:
+    """Raise an error when the tokenizer makes numbers that the model has no embedding for."""
+    if misfit := _misfit(model, max(tokenizer.get_vocab().values(), default=-1)):
+        raise ArtefactError(f"The tokenizer makes {misfit}")
+
+
+def check_tokens(model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Raise an error when a batch holds token numbers that the model has no embedding for."""
+    tokens = [inputs[name] for name in ("input_ids", "decoder_input_ids") if isinstance(inputs.get(name), Tensor)]
+    largest = max((int(numbers.max()) for numbers in tokens if numbers.numel()), default=-1)
+    if misfit := _misfit(model, largest):
+        raise DataError(f"A batch holds {misfit}")
+
+
+def _misfit(model: nn.Module, largest: int) -> str:
+    """What is wrong with token numbers up to ``largest``; empty when the model has an embedding for each of them."""
+    if largest < 0 or not hasattr(model, "get_input_embeddings"):
+        return ""
+    table = getattr(model.get_input_embeddings(), "weight", None)  # type: ignore[operator]
+    if table is None or largest < len(table):
+        return ""
+    return (
+        f"token numbers up to {largest} but the model has {len(table)} embeddings, which is its vocabulary; "
+        "check the tokenizer, and load both from the same name."
+    )
+
+
+def longest_input(model: nn.Module, tokenizer: Any = None) -> int | None:
+    """Return the number of tokens that the model and the tokenizer can take; None when there is no limit."""
+    limits = [tokenizer.model_max_length] if tokenizer is not None and tokenizer.model_max_length < 10**9 else []
+    config = getattr(model, "config", None)
+    for field in ("max_position_embeddings", "n_positions"):
+        if isinstance(limit := getattr(config, field, None), int) and limit > 0:
+            limits.append(limit)
+    for name, module in model.named_modules():
+        # RoBERTa and its family keep their first position rows for padding.
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return min(limits, default=None)
+
+
+def _check_report(name: str, kind: str, model: Any, report: dict[str, Any], new_head: bool) -> None:
+    """Refuse weights that the checkpoint does not have, which ``transformers`` would fill with random numbers."""
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key or kind == "sequence-classification")
+    prefix = f"{model.base_model_prefix}."
+    body = [key for key in missing if kind == "auto" or key.startswith(prefix)]
+    body = [key for key in body if "pooler" not in key]
+    if body:
+        raise ArtefactError(
+            f"{name!r} holds no weights for {len(body)} parts of a {type(model).__name__} (such as {body[0]}); "
+            "the checkpoint belongs to another architecture."
+        )
+    if missing and not new_head:
+        raise ArtefactError(
+            f"{name!r} has no trained {kind} head ({missing[0]} is missing); choose a model that was trained for it, "
+            "or train a new head ('attrim train', or load with new_head=True in Python)."
+        )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ArtefactError(f"The device {name!r} cannot be used here ({first_line(error)}); use 'cpu'.") from error
+    return device
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UnknownName("dtype", name, DTYPES)
+    return DTYPES[name]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence progress bars and load reports: what matters in a report becomes an error."""
+    logging = transformers.utils.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()

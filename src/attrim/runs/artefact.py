@@ -1,0 +1,120 @@
+"""A folder with a JSON index and the safetensors file it points to: the old pair or the new one, never a mixture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..errors import ArtefactError
+from .files import replace_file, replace_tensors
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """How one kind of artefact is stored.
+
+    Parameters
+    ----------
+    noun : what it is, in the plural; the files are named after it.
+    source : what a folder that holds one is, for the sentence that says it does not.
+    remedy : what to do about a damaged one.
+    """
+
+    noun: str
+    source: str
+    remedy: str
+    format: int = 1
+
+    @property
+    def index(self) -> str:
+        """The name of the JSON file."""
+        return f"{self.noun}.json"
+
+    def save(self, folder: str | Path, entries: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
+        """Write entries and tensors to ``folder`` and return it.
+
+        The file of tensors is named after its content, and the index, which a reader follows, is renamed into place
+        last.
+        """
+        folder = Path(folder)
+        index: dict[str, Any] = {"format": self.format, **entries, "tensors": None, "digest": None}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if tensors:
+                part = folder / f"{self.noun}-new.safetensors"
+                # Copies, because safetensors refuses tensors that share memory.
+                replace_tensors(part, {name: tensor.detach().clone() for name, tensor in tensors.items()})
+                index["digest"] = _digest(part)
+                index["tensors"] = part.replace(folder / f"{self.noun}-{index['digest'][:16]}.safetensors").name
+            replace_file(folder / self.index, json.dumps(index, indent=1, allow_nan=False).encode())
+            for stale in folder.glob(f"{self.noun}-*.safetensors"):
+                if stale.name != index["tensors"]:
+                    stale.unlink()
+        except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
+            cause = getattr(error, "strerror", None) or str(error)
+            raise ArtefactError(
+                f"The {self.noun} cannot be written to {str(folder)!r}: {cause}; choose another folder."
+            ) from error
+        return folder
+
+    def read(self, folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The index and the tensors that :meth:`save` wrote to ``folder``."""
+        index = self.read_index(folder)
+        return index, self._read_tensors(Path(folder), index)
+
+    def read_index(self, folder: str | Path) -> dict[str, Any]:
+        """The index alone."""
+        folder = Path(folder)
+        try:
+            index = json.loads((folder / self.index).read_bytes())
+        except FileNotFoundError:
+            raise ArtefactError(
+                f"There are no saved {self.noun} in {str(folder)!r}: {self.index} is missing; give {self.source}."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise self.damaged(folder, str(error)) from error
+        if not isinstance(index, dict):
+            raise self.damaged(folder, f"{self.index} holds no {self.noun}")
+        if index.get("format") != self.format:
+            raise ArtefactError(
+                f"The {self.noun} in {str(folder)!r} have format {index.get('format')!r}, not {self.format}; "
+                "use another attrim."
+            )
+        return index
+
+    def damaged(self, folder: str | Path, cause: str) -> ArtefactError:
+        """The error for an artefact that cannot be read."""
+        return ArtefactError(f"The {self.noun} in {str(folder)!r} cannot be read ({cause.rstrip('.')}); {self.remedy}.")
+
+    def _read_tensors(self, folder: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
+        name = index.get("tensors")
+        if name is None:
+            return {}
+        if not isinstance(name, str) or Path(name).name != name:
+            raise self.damaged(folder, f"{name!r} is not a file of this folder")
+        try:
+            if _digest(folder / name) != index.get("digest"):
+                raise self.damaged(folder, f"{name} has changed since it was saved")
+            return load_file(folder / name)
+        except (OSError, SafetensorError) as error:
+            raise self.damaged(folder, str(error)) from error
+
+
+def content(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, without a copy where it is on the CPU and contiguous; for hashing and writing."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,198 @@
+"""How sure a difference between two evaluations of the same examples is: paired bootstrap and McNemar's test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from ..errors import DataError
+from .run import Run
+
+Columns = Mapping[str, NDArray[Any]]
+Metric = Callable[[Columns], NDArray[np.float64]]
+"""Columns of per-example numbers ``[..., N]`` to one value ``[...]``: vectorised over leading axes."""
+
+# Values gathered at once while resampling; bounds the memory whatever the number of examples.
+BLOCK = 2_000_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference with its bootstrap interval.
+
+    Attributes
+    ----------
+    value : the difference on the examples as they are.
+    low, high : the ends of the percentile interval; NaN where there is none, as for a single value.
+    level : how much of the bootstrap distribution lies between them.
+    """
+
+    value: float
+    low: float
+    high: float
+    level: float = 0.95
+
+    def __str__(self) -> str:
+        if math.isnan(self.low) and math.isnan(self.high):
+            return f"{self.value:+.2f}"
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+    def to_json(self) -> dict[str, float]:
+        """The fields as JSON values."""
+        return asdict(self)
+
+
+def paired_bootstrap(
+    metric: Metric,
+    before: Columns,
+    after: Columns,
+    *,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of ``metric(after) - metric(before)`` when both saw the same examples.
+
+    Every resample draws examples with replacement, the same ones on both sides (Efron and Tibshirani 1993, chapter 13;
+    for language tasks: Berg-Kirkpatrick et al. 2012, https://aclanthology.org/D12-1091).
+
+    Parameters
+    ----------
+    metric : maps columns ``[..., N]`` to values ``[...]``.
+    before, after : columns ``[N]`` with the same names and the same number of examples.
+    """
+    names, size = _matching(before, after)
+    if not 0 < level < 1:
+        raise DataError(f"The level of an interval lies between 0 and 1, not {level}; use 0.95 for 95 %.")
+    if resamples < 1:
+        raise DataError(f"A bootstrap needs at least one resample, not {resamples}.")
+    value = float(metric(after)) - float(metric(before))
+    if size == 1:  # every resample is the same example
+        return Interval(value, value, value, level)
+
+    def difference(*parts: NDArray[Any], axis: int = -1) -> NDArray[np.float64]:
+        half = len(names)
+        first, second = (dict(zip(names, group, strict=True)) for group in (parts[:half], parts[half:]))
+        return np.asarray(metric(second) - metric(first))
+
+    result = stats.bootstrap(
+        [np.asarray(side[name]) for side in (before, after) for name in names],
+        difference,
+        paired=True,
+        vectorized=True,
+        axis=-1,
+        n_resamples=resamples,
+        batch=max(1, BLOCK // size),
+        confidence_level=level,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    )
+    return Interval(value, float(result.confidence_interval.low), float(result.confidence_interval.high), level)
+
+
+def mcnemar(before: ArrayLike, after: ArrayLike) -> float:
+    """Exact two-sided p-value of McNemar's test (1947, https://doi.org/10.1007/BF02295996).
+
+    Parameters
+    ----------
+    before, after : bool ``[N]``, whether each example was right; only the examples that changed sides count.
+    """
+    first, second = np.asarray(before, dtype=bool), np.asarray(after, dtype=bool)
+    if first.shape != second.shape:
+        raise DataError(f"McNemar's test needs the same examples twice, not {first.size} and {second.size}.")
+    lost, won = int((first & ~second).sum()), int((~first & second).sum())
+    return 1.0 if lost + won == 0 else float(stats.binomtest(lost, lost + won, 0.5).pvalue)
+
+
+def _matching(before: Columns, after: Columns) -> tuple[list[str], int]:
+    """The shared names and the shared number of examples of two evaluations."""
+    names = list(before)
+    lengths = {len(side[name]) for side in (before, after) for name in side}
+    if set(names) != set(after) or len(lengths) != 1:
+        raise DataError(
+            "Two evaluations can only be compared on the same examples, but these have the columns "
+            f"{sorted(before)} and {sorted(after)} of lengths {sorted(lengths)}; "
+            "evaluate both with the same task options."
+        )
+    size = lengths.pop()
+    if size == 0:
+        raise DataError("There are no examples to compare; raise the limit or check the data.")
+    return names, size
+
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one evaluation gave.
+
+    Attributes
+    ----------
+    metrics : the task's metrics in per cent; the first one is the headline.
+    zero_share : exact-zero share of the valid attention cells, after the edits.
+    columns : per-example predictions, what the metrics are computed from.
+    outputs : the model's raw answers ``[N, ...]``, for comparing later results with this one.
+    labels : ``[N]``, NaN where unknown.
+    changes : each metric minus that of the unedited model, with its paired bootstrap interval.
+    distances : how far the outputs are from those of the unedited model.
+    p_value : McNemar's test against the unedited model, where answers are right or wrong.
+    seconds : time for the forward passes.
+    """
+
+    metrics: dict[str, float]
+    zero_share: float
+    columns: dict[str, Array] = field(repr=False)
+    outputs: Array = field(repr=False)
+    labels: Array = field(repr=False)
+    changes: dict[str, Interval] = field(default_factory=dict)
+    distances: dict[str, float] = field(default_factory=dict)
+    p_value: float | None = None
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the per-example arrays, as JSON values."""
+        return {
+            "metrics": self.metrics,
+            "zero_share": self.zero_share,
+            "changes": {name: change.to_json() for name, change in self.changes.items()},
+            "distances": self.distances,
+            "p_value": self.p_value,
+            "examples": len(next(iter(self.columns.values()))),
+            "seconds": self.seconds,
+        }
+
+    def store(self, run: Run, setting: str) -> None:
+        """Keep the result in a run."""
+        arrays = {"outputs": torch.from_numpy(self.outputs), "labels": torch.from_numpy(self.labels)}
+        # The arrays come first: a setting that the database knows is then always complete.
+        run.save_arrays(setting, arrays)
+        run.store(
+            setting, {**self.metrics, "zero_share": self.zero_share, **self.distances}, self.columns, self.to_json()
+        )
+
+    @classmethod
+    def load(cls, run: Run, setting: str) -> Result | None:
+        """Read a stored result; None when the run does not have it yet."""
+        fields = run.fields(setting)
+        if fields is None:
+            return None
+        arrays = run.load_arrays(setting)
+        return cls(
+            metrics=fields["metrics"],
+            zero_share=fields["zero_share"],
+            columns=run.predictions(setting),
+            outputs=arrays["outputs"].numpy(),
+            labels=arrays["labels"].numpy(),
+            changes={metric: Interval(**values) for metric, values in fields["changes"].items()},
+            distances=fields["distances"],
+            p_value=fields["p_value"],
+            seconds=fields["seconds"],
+        )

@@ -1,0 +1,127 @@
+"""Stats together with their origin: what a measurement gives back, saves, loads and merges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from ..errors import ArtefactError, AttrimError, UnknownName
+from ..runs.artefact import Artefact
+from .base import STATS, Stat
+from .origin import Origin
+
+STORE = Artefact("stats", source="a folder that a measurement wrote", remedy="restore them or measure again")
+INDEX = STORE.index
+Kind = TypeVar("Kind")
+
+
+class Stats(Mapping[str, Stat]):
+    """The stats of one measurement by their class names (``stats["Histogram"]``).
+
+    A second stat of one class is found as ``"Histogram-2"``, and so on.
+    """
+
+    def __init__(self, stats: Iterable[Stat], origin: Origin | None = None) -> None:
+        self.origin = origin or Origin()
+        self._stats: dict[str, Stat] = {}
+        for stat in stats:
+            kind = type(stat).__name__
+            same = sum(type(other) is type(stat) for other in self._stats.values())
+            self._stats[f"{kind}-{same + 1}" if same else kind] = stat
+
+    def __getitem__(self, name: str) -> Stat:
+        if name not in self._stats:
+            raise UnknownStat(name, self._stats)
+        return self._stats[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stats)
+
+    def __len__(self) -> int:
+        return len(self._stats)
+
+    def __repr__(self) -> str:
+        return f"Stats({', '.join(self)}; {self.origin.data.examples} examples of {self.origin.model or 'a model'})"
+
+    def merge(self, other: Stats) -> Stats:
+        """Add what was measured on another part of the data; refuses what does not fit."""
+        origin = self.origin + other.origin
+        if list(self) != list(other):
+            raise ArtefactError(
+                f"Stats {', '.join(self)} do not fit stats {', '.join(other)}; measure the same stats on both parts."
+            )
+        for name, stat in self._stats.items():
+            stat.merge(other[name])
+        self.origin = origin
+        return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Write everything to ``folder``, which holds the old stats or the new ones at any moment, never a mixture."""
+        return save_stats(self.values(), folder, self.origin)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Stats:
+        """The stats that :meth:`save` wrote to ``folder``."""
+        index, tensors = STORE.read(folder)
+        try:
+            return cls(_read_stats(index["stats"], tensors), Origin.from_json(index["origin"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise STORE.damaged(folder, str(error)) from error
+
+    @staticmethod
+    def origin_of(folder: str | Path) -> Origin:
+        """What the stats in ``folder`` were measured on, without reading the stats."""
+        try:
+            return Origin.from_json(STORE.read_index(folder)["origin"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise STORE.damaged(folder, str(error)) from error
+
+
+class UnknownStat(UnknownName, KeyError):
+    """A stat that was not measured."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        UnknownName.__init__(self, "measured stat", name, known)
+
+    __str__ = AttrimError.__str__
+
+
+def save_stats(stats: Iterable[Stat], folder: str | Path, origin: Origin | None = None, **more: Any) -> Path:
+    """Write stats, their origin and further JSON values to ``folder`` and return it."""
+    tensors: dict[str, Tensor] = {}
+    entries = []
+    for number, stat in enumerate(stats):
+        own, fields = stat.state()
+        tensors |= {f"{number}/{name}": tensor for name, tensor in own.items()}
+        entries.append({"name": stat.registered_name, "fields": fields})
+    return STORE.save(folder, {"origin": (origin or Origin()).to_json(), "stats": entries, **more}, tensors)
+
+
+def load_stats(folder: str | Path) -> list[Stat]:
+    """The stats that were saved in ``folder``, in the order they were given."""
+    return list(Stats.load(folder).values())
+
+
+def load_stat(folder: str | Path, kind: type[Kind], content: str, name: str) -> Kind:
+    """The first stat of one kind in ``folder``.
+
+    Parameters
+    ----------
+    content, name : what it holds and its registered name, for the sentence that says it is not there.
+    """
+    for stat in load_stats(folder):
+        if isinstance(stat, kind):
+            return stat
+    raise ArtefactError(f"The folder {str(folder)!r} holds no {content}; measure it with the stat {name!r}.")
+
+
+def _read_stats(entries: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> list[Stat]:
+    stats = []
+    for number, entry in enumerate(entries):
+        prefix = f"{number}/"
+        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        stats.append(STATS[entry["name"]].load(own, entry["fields"]))
+    return stats

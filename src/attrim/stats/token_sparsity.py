@@ -1,0 +1,167 @@
+"""The tokens behind the queries of an attention call, for stats that give rows the names of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.call import Call
+from ..errors import DataError, ParameterError
+from .base import SiteStat, finite, register
+from .integers import grown, lasting_zeros
+from .sample import Sample
+
+_DECODER_INPUTS = "decoder_input_ids"
+
+
+@dataclass(eq=False)
+class Following:
+    """Part of a stat that needs the tokens: an attention call does not know them, but the batch does."""
+
+    _batch: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def begin(self, batch: Mapping[str, Any]) -> None:
+        """See :meth:`Stat.begin`."""
+        self._batch = batch
+
+    def tokens(self, call: Call, examples: int, queries: int) -> Tensor:
+        """The tokens ``[B, Q]`` of the queries; refuses a call whose queries are no tokens of the batch."""
+        decoding = call.site.streams[0] == "decoder" and _DECODER_INPUTS in self._batch
+        tokens: Tensor | None = self._batch.get(_DECODER_INPUTS if decoding else "input_ids")
+        name = type(self).__name__
+        if tokens is None:
+            raise DataError(f"{name} does not know the tokens; use attrim.measure with batches that have input_ids.")
+        if tokens.shape != (examples, queries):
+            raise DataError(
+                f"The queries at {call.site.name!r} are not the tokens of the batch ({queries} against "
+                f"{tokens.shape[-1]}), so they have no names; measure {name} elsewhere with select."
+            )
+        return tokens
+
+
+@register("token-sparsity")
+@dataclass(eq=False)
+class TokenSparsity(Following, SiteStat):
+    """For each token of the vocabulary, how many weights of its query rows are not above some bars, over all heads.
+
+    An attention call does not know the tokens, so this needs :func:`attrim.measure` and batches with ``input_ids``.
+
+    Parameters
+    ----------
+    bars : a weight that is not above a bar counts as zero; several bars give a cumulative curve.
+    """
+
+    bars: Sequence[float] = (1e-8,)
+
+    def __post_init__(self) -> None:
+        self.bars = tuple(self.bars)
+        if not self.bars:
+            raise ParameterError("TokenSparsity has no bar; give at least one.")
+
+    def empty(self, heads: int) -> dict[str, Tensor]:
+        """See :meth:`SiteStat.empty`."""
+        return {name: lasting_zeros(rows, 0) for name, rows in (("small", len(self.bars)), ("weights", 1), ("rows", 1))}
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """See :meth:`Stat.watch`."""
+        kept = self.record(call.site, call.heads).tensors
+        tokens = self.tokens(call, tensor.shape[0], tensor.shape[2])
+        valid = call.valid.expand(tensor.shape)
+        weights = torch.stack([finite(one, chosen, call.site) for one, chosen in zip(tensor, valid, strict=True)])
+        sizes = valid.sum((1, 3)).flatten()  # [B Q]
+        small = torch.stack([((weights <= bar) & valid).sum((1, 3)).flatten() for bar in self.bars])
+        facts = {"small": small, "weights": sizes[None], "rows": (sizes > 0).long()[None]}
+        numbers = tokens.flatten().cpu()
+        for name, values in facts.items():
+            size = [len(values), max(int(numbers.max()) + 1, kept[name].shape[1])]
+            kept[name] = grown(kept[name], size)
+            kept[name].scatter_add_(1, numbers.expand(len(values), -1), values.cpu())
+
+    def totals(self) -> dict[str, Tensor]:
+        """Int64 over all sites: ``small`` weights ``[bars, tokens]``, all ``weights`` and ``rows`` ``[tokens]``.
+
+        Rows are those of one site: how often the token occurs.
+        """
+        if not self.records:
+            raise DataError("TokenSparsity has watched nothing yet; run attrim.measure first.")
+        every = [record.tensors for record in self.records.values()]
+        size = max(tensors["rows"].shape[1] for tensors in every)
+        wide = {
+            name: torch.stack([grown(tensors[name], [len(tensors[name]), size]) for tensors in every])
+            for name in ("small", "weights", "rows")
+        }
+        return {"small": wide["small"].sum(0), "weights": wide["weights"].sum(0)[0], "rows": wide["rows"].amax(0)[0]}
+
+    def most_frequent(self, count: int = 70) -> list[tuple[int, int, list[float]]]:
+        """Number, rows and sparsity at each bar of the tokens that have the most rows, most frequent first."""
+        totals = self.totals()
+        order = totals["rows"].argsort(descending=True, stable=True)[:count].tolist()
+        shares = (totals["small"].double() / totals["weights"]).T
+        return [
+            (token, int(totals["rows"][token]), shares[token].tolist()) for token in order if totals["rows"][token] > 0
+        ]
+
+    def overall(self) -> list[float]:
+        """The sparsity of all rows at each bar."""
+        totals = self.totals()
+        share: list[float] = (totals["small"].sum(1).double() / totals["weights"].sum()).tolist()
+        return share
+
+
+class TokenRow(NamedTuple):
+    """One query token of one example: its place, its number, and its weights in all heads (and layers)."""
+
+    place: int
+    token: int
+    small: int
+    weights: int
+
+    @property
+    def sparsity(self) -> float:
+        """The share of its weights that are not above the bar."""
+        return self.small / self.weights
+
+
+@register("token-table")
+@dataclass(eq=False)
+class TokenTable(Following, Sample):
+    """For every token of a few examples, how many weights of its row are not above a bar, over all heads and layers.
+
+    Which examples are kept is said in :class:`~attrim.stats.sample.Sample`. An attention call does not know the tokens,
+    so this needs :func:`attrim.measure` and batches with ``input_ids``.
+
+    Parameters
+    ----------
+    bar : a weight that is not above it counts as zero.
+    """
+
+    bar: float = 1e-8
+
+    def part(self, tensor: Tensor, call: Call, example: int) -> Tensor:
+        """Int64 ``[n, 3]``: token, small weights and weights of every real query."""
+        tokens = self.tokens(call, tensor.shape[0], tensor.shape[2])[example]
+        one = call.for_example(example)
+        valid = one.valid[0].expand(tensor.shape[1:])
+        weights = finite(tensor[example], valid, call.site)
+        small, sizes = ((weights <= self.bar) & valid).sum((0, 2)), valid.sum((0, 2))
+        rows = torch.stack([tokens.to(sizes.device), small, sizes], -1)
+        return rows[one.queries[0].to(rows.device)]
+
+    def rows(self, number: int, stream: str | None = None) -> list[TokenRow]:
+        """The tokens of an example in the order of the text; :attr:`examples` has the numbers.
+
+        Parameters
+        ----------
+        stream : whose queries, such as ``encoder`` (default: the first site's).
+        """
+        if not self.records:
+            raise DataError("TokenTable has watched nothing yet; run attrim.measure first.")
+        stream = stream or self.sites[0].streams[0]
+        kept = [self.matrices(site)[number] for site in self.sites if site.streams[0] == stream]
+        small, sizes = (torch.stack([table[:, column] for table in kept]).sum(0) for column in (1, 2))
+        numbers = zip(kept[0][:, 0].tolist(), small.tolist(), sizes.tolist(), strict=True)
+        return [TokenRow(place, *row) for place, row in enumerate(numbers)]

@@ -1,0 +1,87 @@
+"""An endless stream of batches, epoch after epoch, that knows where it is and can begin anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from torch import Tensor, nn
+
+from ..errors import DataError
+
+Inputs = dict[str, Tensor]
+Epochs = Callable[[int], Iterable[Inputs]]
+"""Gives the batches of an epoch, the same ones in the same order whenever it is asked."""
+
+
+class Stream:
+    """The batches of epoch 0, 1, 2 and so on, without those that have no answer to learn from.
+
+    Parameters
+    ----------
+    epoch, batch : where to begin: this many batches of this epoch are skipped.
+    """
+
+    def __init__(self, epochs: Epochs, epoch: int = 0, batch: int = 0) -> None:
+        self._epochs = epochs
+        self.epoch = epoch
+        self.batch = batch
+
+    def __iter__(self) -> Iterator[Inputs]:
+        while True:
+            empty = self.batch == 0
+            for inputs in islice(self._epochs(self.epoch), self.batch, None):
+                self.batch += 1
+                if weight(inputs):
+                    empty = False
+                    yield inputs
+            if empty:
+                raise DataError(
+                    "The training data has nothing to learn from; check the data, its labels and its limit."
+                )
+            self.epoch, self.batch = self.epoch + 1, 0
+
+
+def count(epochs: Epochs) -> int:
+    """How many batches of an epoch have answers; they are made for it, and not kept."""
+    return sum(weight(inputs) > 0 for inputs in epochs(0))
+
+
+def weight(inputs: Inputs) -> int:
+    """How many answers the mean loss of a batch is over: its labels, without the ignored ones (-100)."""
+    labels = inputs.get("labels")
+    return len(next(iter(inputs.values()))) if labels is None else int((labels != -100).sum())
+
+
+Loss = Callable[[nn.Module, Inputs], Tensor]
+"""The mean loss of a batch, a scalar with a gradient."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of the optimiser was like.
+
+    Attributes
+    ----------
+    number : from 1.
+    last : whether it is the last one.
+    loss : mean over the step's batches, before the step.
+    gradient_norm : before it is limited.
+    seconds : how long it took.
+    """
+
+    number: int
+    last: bool
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    seconds: float
+
+
+def head_loss(model: nn.Module, inputs: Inputs) -> Tensor:
+    """The loss that a model of ``transformers`` computes when its inputs hold labels."""
+    loss: Tensor | None = model(**inputs).loss
+    if loss is None:
+        raise DataError(f"{type(model).__name__} gives no loss for these inputs; they need labels, or give a loss.")
+    return loss

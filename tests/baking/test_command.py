@@ -1,0 +1,163 @@
+"""``attrim bake``: from the command line to a folder that other commands read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import attrim
+from attrim.cli import main
+from attrim.models.loading import load_model, load_tokenizer
+
+TEXT = "A few words to measure.\nAnother line, which is longer than the first one.\n"
+
+
+@pytest.fixture
+def averages(tmp_path: Path) -> Path:
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    words = [
+        "measure",
+        "tiny-bert",
+        "--task",
+        "text",
+        "--data",
+        str(text),
+        "--stats",
+        "mean",
+        "--output",
+        str(tmp_path / "mean"),
+    ]
+    assert main([*words, "--quiet"]) == 0
+    return tmp_path / "mean"
+
+
+def test_bake_and_use(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "smaller"
+    edits = ["--edit", f"constant:{averages},heads=0-1", "--edit", "gate:0,heads=0/3+1/2"]
+    words = ["bake", "tiny-bert", *edits, "--output", str(folder), "--even-if-slower"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    model, baked = load_model("tiny-bert"), attrim.load(folder)
+    assert found["before"]["parameters"] == sum(p.numel() for p in model.parameters())
+    assert found["after"]["parameters"] == sum(p.numel() for p in baked.parameters()) < found["before"]["parameters"]
+    assert found["after"]["flops"] < found["before"]["flops"]
+    assert found["speed"]["ratio"] > 0
+    assert main(["sites", str(folder), "--json"]) == 0
+    assert [site["heads"] for site in json.loads(capsys.readouterr().out)["sites"]] == [1, 1]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "parameters" in shown
+    assert "milliseconds" in shown
+    assert str(folder) in shown.replace("\n", "")
+
+
+def test_evaluate_a_model_without_any_attention_left(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "smaller"
+    assert main(["bake", "tiny-bert", "--edit", f"constant:{averages}", "--output", str(folder), "--rounds", "0"]) == 0
+    capsys.readouterr()
+    pages = {
+        "data": [
+            {
+                "title": "t",
+                "paragraphs": [{"context": f"A {w} is here.", "qas": [{"question": f"A {w}?"}]} for w in "abc"],
+            }
+        ]
+    }
+    data = tmp_path / "squad.json"
+    data.write_text(json.dumps(pages))
+    words = ["--task", "retrieval", "--data", str(data), "--option", "paragraphs=3", "--limit", "3", "--json"]
+    assert main(["evaluate", "tiny-bert", *words, "--edit", f"constant:{averages}"]) == 0
+    edited = json.loads(capsys.readouterr().out)["results"][f"constant:{averages}"]["metrics"]
+    assert main(["evaluate", str(folder), *words]) == 0
+    assert json.loads(capsys.readouterr().out)["results"]["unedited"]["metrics"] == edited
+
+
+def test_a_model_that_became_slower_is_not_written(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never_faster(model: torch.nn.Module, baked: torch.nn.Module, *sizes: int) -> attrim.baking.Speed:
+        return attrim.baking.Speed(0.1, 0.2, 0.5, slower=True)
+
+    monkeypatch.setattr("attrim.baking.speed", never_faster)
+    folder = tmp_path / "smaller"
+    words = ["bake", "tiny-bert", "--edit", f"constant:{averages},heads=0", "--output", str(folder)]
+    assert main(words) == 2
+    assert "0.50 x as fast), so nothing is written" in capsys.readouterr().err
+    assert not folder.exists()
+    assert main([*words, "--even-if-slower"]) == 0
+    assert folder.exists()
+
+
+def test_averages_of_another_model_are_refused(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the same shape and the same names, so nothing but its weights can tell."""
+    model = load_model("tiny-bert")
+    torch.nn.init.normal_(model.encoder.layer[1].attention.self.key.weight)
+    model.save_pretrained(tmp_path / "other")
+    load_tokenizer("tiny-bert").save_pretrained(tmp_path / "other")
+    text = str(tmp_path / "text.txt")
+    for words in (
+        ["bake", "--output", str(tmp_path / "out"), "--kind", "auto"],
+        ["measure", "--task", "text", "--data", text],
+        ["export", "--text", "some words", "--output", str(tmp_path / "vectors")],
+    ):
+        arguments = [words[0], str(tmp_path / "other"), *words[1:], "--edit", f"constant:{averages}"]
+        assert main(arguments) == 2, words
+        message = capsys.readouterr().err
+        assert "whose weights at 'encoder.layer.1.attention.self' are others" in message
+        assert "measure" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_averages_of_another_tokenizer_are_refused(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_model("tiny-bert").save_pretrained(tmp_path / "other")
+    tokenizer = load_tokenizer("tiny-bert")
+    tokenizer.add_tokens(["another"])
+    tokenizer.save_pretrained(tmp_path / "other")
+    words = ["bake", str(tmp_path / "other"), "--edit", f"constant:{averages}", "--output", str(tmp_path / "out")]
+    assert main([*words, "--kind", "auto"]) == 2
+    assert "with another tokenizer" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("length", "message"), [("100000", "take 51 tokens"), ("52", "take 51 tokens"), ("0", "at least 1")]
+)
+def test_a_length_that_the_model_cannot_take(
+    length: str, message: str, averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bake", "tiny-bert", "--edit", f"constant:{averages}", "--rounds", "0", "--length", length]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [("threshold:0.1", "cannot be baked"), ("gate:0,heads=9", "matches no head"), ("constant:nowhere", "no saved")],
+)
+def test_bad_input(edit: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bake", "tiny-bert", "--edit", edit, "--output", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_cost_counts_what_is_computed() -> None:
+    model = load_model("tiny-bert")
+    whole = attrim.baking.cost(model, 16)
+    pooler, quadratic = 2 * 32 * 32, 2 * 4 * 16 * 8 * 32
+    assert whole.flops == 2 * attrim.baking.cost(model, 8).flops + quadratic - pooler
+    constant = attrim.baking.cost(attrim.bake(model, attrim.Constant(torch.rand(4, 16, 16))), 16)
+    # Two of twelve projections of 32 x 32 go, and half of the attention, in both layers.
+    assert whole.parameters - constant.parameters == 2 * 2 * (32 * 32 + 32)
+    assert whole.flops - constant.flops == 2 * (2 * 2 * 16 * 32 * 32 + 2 * 16 * 16 * 32)
+    assert constant.constants == 2 * 4 * 16 * 16
