@@ -147,7 +147,8 @@ class OnData(OnModel):
 
     def load_task(self) -> Task:
         """Build the task with its options."""
-        from ..tasks import TASKS, load_task
+        from ..core.registry import TASKS
+        from ..tasks import load_task
 
         options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size}
         given = {"limit": self.limit, "max_length": self.max_length}

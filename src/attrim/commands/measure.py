@@ -88,7 +88,7 @@ class Measure(OnData):
 
 def parse_stat(text: str) -> Stat:
     """The stat that a text such as ``histogram:rows=true`` describes."""
-    from ..stats.base import STATS
+    from ..core.registry import STATS
 
     name, _, options = text.partition(":")
     kind = STATS[name]

@@ -28,7 +28,7 @@ class OnTraining(OnData):
 
     def tasks(self) -> tuple[Task, Task]:
         """The task with its training data, and with its validation data."""
-        from ..tasks import TASKS
+        from ..core.registry import TASKS
 
         training = self.load_task()
         validation = dataclasses.replace(self, limit=self.evaluate_limit).load_task()

@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.registry import EDITS
 from ..core.site import Select
 from ..errors import AttrimError
 from ..runs.artefact import Artefact, content
-from .base import EDITS, Edit
+from .base import Edit
 
 STORE = Artefact("edits", source="a folder of save_edits", remedy="save them again")
 INDEX = STORE.index

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from ..core.registry import STATS
 from ..errors import ArtefactError, AttrimError, UnknownName
 from ..runs.artefact import Artefact
-from .base import STATS, Stat
+from .base import Stat
 from .origin import Origin
 
 STORE = Artefact("stats", source="a folder that a measurement wrote", remedy="restore them or measure again")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from ..core.registry import STUDIES
 
-from ..core.registry import Registry
-
-STUDIES: Registry[Callable[..., Any]] = Registry("study", "attrim.studies")
 register = STUDIES.register
