@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from .base import Command, Outcome
+from .base import Command, Outcome, register
 
 Row = dict[str, str]
 
 
-@dataclass(kw_only=True)
+@register("ls")
+@dataclass(frozen=True, kw_only=True)
 class Ls(Command):
     """List the built-in models, or every task, edit, stat or study."""
 

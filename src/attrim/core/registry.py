@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..codebooks.base import Method
+    from ..commands.base import Command
     from ..edits.base import Edit
     from ..edits.families import Family
     from ..scores.base import Score
     from ..stats.base import Stat
+    from ..studies.base import Study
     from ..tasks.base import Task
 
 T = TypeVar("T")
@@ -80,7 +82,8 @@ EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
 STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
 SCORES: Registry[Score] = Registry("score", "attrim.scores")
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
-STUDIES: Registry[Callable[..., Any]] = Registry("study", "attrim.studies")
+STUDIES: Registry[type[Study]] = Registry("study", "attrim.studies")
 METHODS: Registry[Method] = Registry("quantising method", "attrim.codebooks")
 RELEASED: Registry[Callable[..., Tensor]] = Registry("released quantising function", "attrim.codebooks")
 FAMILIES: Registry[Family] = Registry("constant family", "attrim.edits")
+COMMANDS: Registry[type[Command]] = Registry("command", "attrim.commands")
