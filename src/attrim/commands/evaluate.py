@@ -43,13 +43,14 @@ class Evaluate(Command, Bench):
                 results = bench.evaluate(settings)
                 bench.require_run().finish()
             notes = [f"Results are in {bench.run_folder}"]
-        data = {
+        data: dict[str, Any] = {
             "model": self.name,
             "task": self.loaded_task.options(),
             "results": {name: result.to_json() for name, result in results.items()},
         }
         examples = data["results"]["unedited"]["examples"]
-        return Outcome(data, [show(results_table(results, f"{self.name} on {self.task_name}, {examples} examples")), *notes])
+        table = results_table(results, f"{self.name} on {self.task_name}, {examples} examples")
+        return Outcome(data, [show(table), *notes])
 
 
 def _tensors(settings: Sequence[Setting]) -> dict[str, Any]:

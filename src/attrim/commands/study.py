@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .base import Command, Outcome
@@ -29,19 +28,24 @@ class StudyCommand(Command):
 
     def run(self) -> Outcome:
         """Make the study and its bench, run it, and show what it found."""
-        study, bench = (
-            kind(**{item.name: getattr(self, item.name) for item in dataclasses.fields(kind)})
-            for kind in (self.study, self.study.bench)
-        )
+        study = self.study(**self._fields(self.study))
+        bench = self.study.bench(**self._fields(self.study.bench))
         return present(study.run(bench), self.formats)
 
+    def _fields(self, kind: Any) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(kind)}
 
-@cache
+
+_COMMANDS: dict[type, type[StudyCommand]] = {}
+
+
 def command_of(study: type[Study]) -> type[StudyCommand]:
-    """The command of a study."""
-    body = {"__doc__": study.__doc__, "__module__": study.__module__, "study": study}
-    kind = type(study.__name__, (StudyCommand, study, study.bench), body)
-    return dataclass(frozen=True, kw_only=True)(kind)
+    """The command of a study, always the same class."""
+    if study not in _COMMANDS:
+        body = {"__doc__": study.__doc__, "__module__": study.__module__, "study": study}
+        kind = type(study.__name__, (StudyCommand, study, study.bench), body)
+        _COMMANDS[study] = dataclass(frozen=True, kw_only=True)(kind)
+    return _COMMANDS[study]
 
 
 def present(findings: Findings, formats: tuple[Format, ...]) -> Outcome:

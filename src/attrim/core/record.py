@@ -48,7 +48,9 @@ def dump(value: Any, codecs: Codecs | None = None) -> Any:
         return str(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise ArtefactError(f"A {type(value).__name__} cannot be written as JSON; keep numbers, texts, lists and dataclasses.")
+    raise ArtefactError(
+        f"A {type(value).__name__} cannot be written as JSON; keep numbers, texts, lists and dataclasses."
+    )
 
 
 def load(hint: Any, value: Any, what: str, codecs: Codecs | None = None) -> Any:

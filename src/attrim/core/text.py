@@ -101,7 +101,10 @@ def parse_chain(text: str, select: Any = None) -> list[Any]:
     from .site import Select
 
     edits = [parse_edit(part) for part in text.split(" then ")]
-    return [dataclasses.replace(edit, select=select) if select is not None and edit.select == Select() else edit for edit in edits]
+    return [
+        dataclasses.replace(edit, select=select) if select is not None and edit.select == Select() else edit
+        for edit in edits
+    ]
 
 
 def one_chain(texts: Any, select: Any = None) -> list[Any]:

@@ -21,8 +21,6 @@ from tyro.conf import Positional, Suppress, UseAppendAction, arg
 from ..errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..core.site import Select
     from ..edits.base import Edit
     from ..evaluation import Prepared
@@ -114,8 +112,8 @@ class Source:
 
     def source_options(self) -> dict[str, Any]:
         """Where to look for the model."""
-        names = ("revision", "gguf", "local_files_only", "trust_remote_code")
-        return {name: getattr(self, name) for name in names}
+        names = ("revision", "local_files_only", "trust_remote_code")
+        return {name: getattr(self, name) for name in names} | ({"gguf": self.gguf} if self.gguf else {})
 
     def select(self) -> Select:
         """The heads that the ``select_`` fields choose."""
@@ -180,8 +178,9 @@ class Bench(Source):
 
     def make_task(self, **changes: Any) -> Task:
         """The task; ``changes`` replace its options."""
+        from ..core.registry import TASKS
         from ..core.text import parse_options
-        from ..tasks.base import TASKS, Task, load_task
+        from ..tasks.base import Task, load_task
 
         if isinstance(self.task, Task):
             return dataclasses.replace(self.task, **changes)
@@ -200,8 +199,8 @@ class Bench(Source):
     def training_task(self, **changes: Any) -> Task:
         """The task with its training data."""
         task = self.make_task(**changes)
-        known = [item.name for item in dataclasses.fields(task)]
-        return dataclasses.replace(task, split="train") if "split" in known else task
+        split: dict[str, Any] = {"split": "train"} if hasattr(task, "split") else {}
+        return dataclasses.replace(task, **split)
 
     def validation_task(self, **changes: Any) -> Task:
         """The task with the data that a trained model is evaluated on."""
@@ -350,8 +349,8 @@ class TrainingBench(Bench):
 
     def training_task(self, **changes: Any) -> Task:
         """The task with its training data."""
+        from ..core.registry import TASKS
         from ..core.text import parse_options
-        from ..tasks.base import TASKS
 
         task = super().training_task(**changes)
         if not task.metrics:
