@@ -99,9 +99,9 @@ class Spread(SiteStat):
         return self.facts.index(fact)
 
 
-@register("features")
+@register("extremes")
 @dataclass(eq=False)
-class Features(Spread):
+class Extremes(Spread):
     """How the maximum, minimum, mean and standard deviation of an example's weights vary over the examples.
 
     Unlike in the paper's code, padding counts nowhere.
