@@ -29,6 +29,12 @@ class Stat:
     registered_name: ClassVar[str]
     moment: str = "weights"  # or query, key, value, scores, output, layer_input, layer_output
 
+    def options(self) -> dict[str, Any]:
+        """The options that this stat was made with: the dataclass fields that can be given."""
+        if not dataclasses.is_dataclass(self):
+            return {}
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.init}
+
     def begin(self, batch: Mapping[str, Any]) -> None:
         """A batch is about to go through the model (:func:`attrim.measure` says so); most stats need not know it."""
 
@@ -97,10 +103,6 @@ class SiteStat(Stat):
     def sites(self) -> list[Site]:
         """The watched sites, in the order of the rows of every table."""
         return [record.site for record in self.records.values()]
-
-    def options(self) -> dict[str, Any]:
-        """The options that this stat was made with."""
-        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.init}
 
     def record(self, site: Site, heads: tuple[int, ...]) -> SiteRecord:
         """The record of a site, of which these heads are watched, made on the first call."""
