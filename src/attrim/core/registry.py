@@ -78,7 +78,7 @@ class Registry(Generic[T]):
 
 EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
 STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
-SCORES: Registry[Score] = Registry("score", "attrim.scores")
+SCORES: Registry[type[Score]] = Registry("score", "attrim.scores")
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
 STUDIES: Registry[Callable[..., Any]] = Registry("study", "attrim.studies")
 METHODS: Registry[Method] = Registry("quantising method", "attrim.codebooks")

@@ -31,9 +31,9 @@ class Stat:
 
     def options(self) -> dict[str, Any]:
         """The options that this stat was made with: the dataclass fields that can be given."""
-        if not dataclasses.is_dataclass(self):
-            return {}
-        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.init}
+        made: Any = self  # a stat need not be a dataclass, and has no options then
+        fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+        return {item.name: getattr(self, item.name) for item in fields if item.init}
 
     def begin(self, batch: Mapping[str, Any]) -> None:
         """A batch is about to go through the model (:func:`attrim.measure` says so); most stats need not know it."""

@@ -121,5 +121,5 @@ def _stored(folder: Path, stats: Sequence[Stat]) -> Stats | None:
 
 
 def _options(stat: Stat) -> Mapping[str, Any]:
-    options: Mapping[str, Any] = stat.options()  # type: ignore[attr-defined]
+    options: Mapping[str, Any] = stat.options()
     return options
