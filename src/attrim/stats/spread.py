@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Chart, Table
 from ..errors import UnknownName
 from .base import Rule, SiteStat, finite, register
+from .display import Varying, head_bar_panels, head_bars, head_table
 from .integers import add_words, from_wide, to_fixed
 from .moments import majority
 
@@ -28,6 +30,9 @@ class Spread(SiteStat):
         "sum": "wide", "squares": "wide", "maximum": "maximum", "minimum": "minimum",
     }  # fmt: skip
     facts: ClassVar[tuple[str, ...]]
+    labels: ClassVar[Mapping[str, str]]  # fact to what to call it, of those that are shown
+    chart_name: ClassVar[str]
+    extremes: ClassVar[bool] = True  # whether the smallest and largest values are drawn
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
@@ -93,6 +98,33 @@ class Spread(SiteStat):
             for record in self.records.values()
         )
 
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The mean of every fact, for every head."""
+        del tokenizer
+        return [
+            head_table(f"{self.chart_name}-{fact}", f"Mean {label}", self.mean(fact), self.sites, "general", 3)
+            for fact, label in self.labels.items()
+        ]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """Mean, standard deviation and extremes of every fact, for every head."""
+        del tokenizer
+        bars = [head_bars(label, {"": varying}, self.sites) for label, varying in self.varying().items()]
+        return [head_bar_panels(self.chart_name, "", bars)]
+
+    def varying(self) -> dict[str, Varying]:
+        """The facts that are shown, by what to call them; none of them can be below zero."""
+        return {
+            label: Varying(
+                self.mean(fact),
+                self.std(fact),
+                self.lowest(fact) if self.extremes else None,
+                self.highest(fact) if self.extremes else None,
+                0.0,
+            )
+            for fact, label in self.labels.items()
+        }
+
     def _place(self, fact: str) -> int:
         if fact not in self.facts:
             raise UnknownName("fact", fact, self.facts)
@@ -108,6 +140,10 @@ class Features(Spread):
     """
 
     facts: ClassVar[tuple[str, ...]] = ("maximum", "minimum", "mean", "std")
+    labels: ClassVar[Mapping[str, str]] = {
+        "maximum": "largest weight", "minimum": "smallest weight", "std": "standard deviation",
+    }  # fmt: skip
+    chart_name: ClassVar[str] = "extremes-of-heads"
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
@@ -138,6 +174,9 @@ class Majority(Spread):
     """
 
     facts: ClassVar[tuple[str, ...]] = ("tokens", "share")
+    labels: ClassVar[Mapping[str, str]] = {"tokens": "tokens to majority", "share": "share of the row"}
+    chart_name: ClassVar[str] = "tokens-to-majority"
+    extremes: ClassVar[bool] = False
 
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
