@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from attrim.cli import main
-from attrim.core.registry import REGISTRIES
 from attrim.commands import Evaluate, Sites
+from attrim.core.registry import REGISTRIES
 from attrim.models.loading import load_model
 
 MODEL = "tiny-bert"

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from ..core.registry import REGISTRIES, Registry
 from ..errors import UnknownName
-from .base import Command, Outcome
+from .base import Command, Outcome, register
 
 MODELS = "models"
 Parameters = Mapping[str, inspect.Parameter]
@@ -19,7 +19,8 @@ UNWRITTEN = ("Tensor", "Select")
 """Types that no text can be; selections are written by their own fields, which the note says."""
 
 
-@dataclass(kw_only=True)
+@register("ls")
+@dataclass(frozen=True, kw_only=True)
 class Ls(Command):
     """List the built-in models, or every task, edit, stat, score, study and so on; without a kind, the kinds."""
 

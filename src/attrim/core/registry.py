@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..codebooks.base import Method
+    from ..commands.base import Command
     from ..edits.base import Edit
     from ..edits.families import Family
     from ..scores.base import Score
     from ..stats.base import Stat
+    from ..studies.base import Study
     from ..tasks.base import Task
 
 T = TypeVar("T")
@@ -29,12 +31,12 @@ Registered = TypeVar("Registered")
 
 REGISTRIES: dict[str, Registry[Any]] = {}
 """Every registry by what its members are called in the plural; ``attrim ls`` lists them."""
-PLUGINS = "attrim"
-"""The entry-point group whose modules are imported, so that what they register is found."""
 
 
 class Registry(Generic[T]):
-    """Names to classes of one kind; the modules of ``package`` and plugins are imported on the first look-up.
+    """Names to classes of one kind; the modules of ``package``, and plugins, are imported on the first look-up.
+
+    A plugin is a module of another package that is listed in the entry-point group ``attrim.PLURAL``.
 
     Parameters
     ----------
@@ -48,10 +50,12 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, package: str, plural: str, note: str = "", flags: bool = False) -> None:
         self.kind = kind
         self.package = package
+        self.plural = plural
         self.note = note
         self.flags = flags
         self._members: dict[str, T] = {}
         self._scanned = False
+        self._extended = False
         REGISTRIES[plural] = self
 
     def register(self, name: str) -> Callable[[Registered], Registered]:
@@ -77,7 +81,23 @@ class Registry(Generic[T]):
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
-        load_plugins()
+        if not self._extended:
+            self._extended = True  # before, because a plugin may look something up while it is imported
+            self._load_plugins()
+
+    def _load_plugins(self) -> None:
+        import importlib.metadata  # here, because it takes a while
+
+        for entry in importlib.metadata.entry_points(group=f"attrim.{self.plural}"):
+            try:
+                entry.load()
+            except Exception as error:
+                self._extended = False  # the next look-up must not go on as if there were no plugin
+                package = f" of the package {entry.dist.name}" if entry.dist else ""
+                raise PluginError(
+                    f"The plugin {entry.name!r}{package} ({entry.value}) could not be imported "
+                    f"({type(error).__name__}: {error}); repair or uninstall it."
+                ) from error
 
     def __getitem__(self, name: str) -> T:
         self._scan()
@@ -108,28 +128,6 @@ def _home(member: Any) -> str:
     return f"{member.__module__}.{getattr(member, '__qualname__', type(member).__qualname__)}"
 
 
-_loaded: set[str] = set()
-
-
-def load_plugins() -> None:
-    """Import the modules that installed packages list in the entry-point group ``attrim``, each once."""
-    if PLUGINS in _loaded:
-        return
-    import importlib.metadata  # here, because it takes as long to import as all of 'attrim --help' without it
-
-    _loaded.add(PLUGINS)  # before, because a plugin may look something up while it is imported
-    for entry in importlib.metadata.entry_points(group=PLUGINS):
-        try:
-            entry.load()
-        except Exception as error:
-            _loaded.clear()  # the next look-up must not go on as if there were no plugin
-            package = f" of the package {entry.dist.name}" if entry.dist else ""
-            raise PluginError(
-                f"The plugin {entry.name!r}{package} ({entry.value}) could not be imported "
-                f"({type(error).__name__}: {error}); repair or uninstall it."
-            ) from error
-
-
 EDITS: Registry[type[Edit]] = Registry(
     "edit",
     "attrim.edits",
@@ -150,7 +148,7 @@ TASKS: Registry[type[Task]] = Registry(
     "tasks",
     "On the command line: --task NAME --option OPTION=VALUE; data, limit, seed, max-length and batch-size are flags.",
 )
-STUDIES: Registry[Callable[..., Any]] = Registry("study", "attrim.studies", "studies", flags=True)
+STUDIES: Registry[type[Study]] = Registry("study", "attrim.studies", "studies", flags=True)
 METHODS: Registry[Method] = Registry(
     "quantising method", "attrim.codebooks", "methods", "On the command line: --edit quantize:NAME,bits=3."
 )
@@ -161,3 +159,4 @@ RELEASED: Registry[Callable[..., Tensor]] = Registry(
     "What the released code of a paper does in place of a method: --edit quantize:NAME,bits=3,as_coded=true.",
 )
 FAMILIES: Registry[Family] = Registry("constant family", "attrim.edits", "families")
+COMMANDS: Registry[type[Command]] = Registry("command", "attrim.commands", "commands", flags=True)

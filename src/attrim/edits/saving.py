@@ -52,6 +52,14 @@ def fingerprint(edits: Iterable[Edit]) -> str:
     return digest.hexdigest()
 
 
+def holds_tensors(edits: Iterable[Edit]) -> bool:
+    """Whether any of the edits holds tensors, which its text only names."""
+    tensors: dict[str, Tensor] = {}
+    for number, edit in enumerate(edits):
+        _entry(edit, f"{number}", tensors)
+    return bool(tensors)
+
+
 def _entry(edit: Edit, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     fields = {item.name: getattr(edit, item.name) for item in dataclasses.fields(edit) if item.name != "select"}
     return {
