@@ -62,6 +62,8 @@ class Registry(Generic[T]):
         """Decorate a class (or function) to make it known as ``name`` (lower case, words joined by hyphens)."""
 
         def decorate(member: Registered) -> Registered:
+            if not getattr(member, "__module__", "").startswith(f"{self.package}."):
+                self._scan_package()  # so that a name of attrim is never taken by somebody else's member
             known = self._members.get(name, member)
             # A cell of a notebook that is run again, or a module that is reloaded, replaces what it registered.
             if _home(known) != _home(member):
@@ -75,12 +77,15 @@ class Registry(Generic[T]):
 
         return decorate
 
-    def _scan(self) -> None:
+    def _scan_package(self) -> None:
         if not self._scanned:
             self._scanned = True
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
+
+    def _scan(self) -> None:
+        self._scan_package()
         if not self._extended:
             self._extended = True  # before, because a plugin may look something up while it is imported
             self._load_plugins()
