@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Chart, Table
 from ..core.registry import STATS
 from ..core.site import Site
 from ..errors import ArtefactError, DataError, SelectionError
@@ -68,6 +69,20 @@ class Stat:
     def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:
         """The inverse of :meth:`state`."""
         raise NotImplementedError
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """What was counted as tables; ``tokenizer`` gives tokens their names where a stat is about tokens."""
+        del tokenizer
+        return []
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """What was counted as charts; ``tokenizer`` as in :meth:`tables`."""
+        del tokenizer
+        return []
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers that are small enough to print, as JSON values."""
+        return {}
 
 
 Rule = Literal["add", "wide", "maximum", "minimum"]

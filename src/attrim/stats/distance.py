@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import numpy
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Chart, Column, Panels, Table
 from ..edits.base import Edit
 from ..edits.parse import parse_edit
 from .base import Rule, SiteStat, finite, register
 from .bins import log_edges
+from .display import row_overlays
 from .integers import add_words, from_wide, lasting_zeros, to_fixed
 from .rowfacts import row_counts, row_shares
 
@@ -99,6 +102,39 @@ class RowDistance(SiteStat):
     def rows_after(self) -> Tensor:
         """Float64 ``[sites, heads, edits, bins]``: the same after each edit."""
         return self._shares("after")
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The distance and the row sums of every edit, the mean over all heads."""
+        del tokenizer
+        distance, sums = (
+            numpy.nanmean(numpy.asarray(table), axis=(0, 1)) for table in (self.distance(), self.row_sum())
+        )
+        columns = [Column("edit"), Column("Jensen-Shannon distance", "number", 4), Column("sum of a row", "number", 4)]
+        rows = list(zip(self.edits, distance.tolist(), sums.tolist(), strict=True))
+        return [Table("row-distance", "How far edited rows are from the original ones", columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The rows' histograms after each edit over the original ones, all heads together."""
+        del tokenizer
+        return [self.overlay_chart("edited-rows")] if self.edits else []
+
+    def overlay_chart(self, name: str, place: int | None = None, head: int | None = None) -> Panels:
+        """The rows' histograms after each edit over the original ones: of all heads, or of one.
+
+        Parameters
+        ----------
+        place, head : number of the site among :attr:`sites`, and of the head.
+        """
+        tables = [numpy.asarray(table) for table in (self.rows_before(), self.rows_after(), self.distance())]
+        if place is None or head is None:
+            before, after, distance = (numpy.nanmean(table, axis=(0, 1)) for table in tables)
+            title = "all heads"
+        else:
+            before, after, distance = (table[place, head] for table in tables)
+            title = f"layer {self.sites[place].layer} head {head}"
+        names = [f"{edit.removeprefix('quantize:')}: {far:.2f}" for edit, far in zip(self.edits, distance, strict=True)]
+        edited = dict(zip(names, after, strict=True))
+        return row_overlays(name, f"{title}; behind each name the JS distance", before, edited, self.floor)
 
     @classmethod
     def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:

@@ -9,13 +9,19 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Axis, Chart, Column, Curve, Matrix, Panels, Pattern, Series, Table, file_name
 from ..core.site import Site
 from ..errors import DataError
 from .base import SiteRecord, SiteStat, finite, register
+from .display import site_label
 from .integers import FRACTION_BITS, from_fixed, grown, to_fixed
 
 MOST_EXAMPLES = 1 << (62 - FRACTION_BITS)
 """With more examples a cell whose weight is always 1 would overflow."""
+LARGEST_PATTERN = 64
+"""Cells on a side of an average pattern in a chart; larger ones show the largest of neighbouring cells."""
+FARTHEST = 24
+"""Relative positions in a chart, to either side."""
 
 
 @register("mean")
@@ -105,6 +111,80 @@ class Mean(SiteStat):
             return total.index_add_(1, (offset + queries - 1).flatten(), cells.flatten(1))
 
         return torch.arange(1 - queries, keys), by_offset(sums) / by_offset(counts).clamp(min=1)
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """How many examples stand behind the cells of every site, and how far from its query the attention is."""
+        del tokenizer
+        columns = [
+            Column("role"), Column("layer"), Column("queries", "count"), Column("keys", "count"),
+            Column("examples", "count"), Column("cells without", "count"), Column("median a cell", "count"),
+            Column("on itself", "percent", 1), Column("one before", "percent", 1), Column("one after", "percent", 1),
+        ]  # fmt: skip
+        rows = []
+        for site, counts in zip(self.sites, count_summary(self).values(), strict=True):
+            queries, keys = self.sums(site).shape[1:]
+            offsets, mean = self.offsets(site)
+            near = {int(offset): float(mean[:, place].mean()) for place, offset in enumerate(offsets.tolist())}
+            examples = int(self.of(site).tensors["examples"])
+            nearest = [near.get(offset) for offset in (0, -1, 1)]
+            rows.append([site.role, site.layer, queries, keys, examples, counts.unseen, counts.median, *nearest])
+        title = "Average attention (to the token itself and its neighbours: mean over heads)"
+        return [Table("averages", title, columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The average patterns of all heads as one figure for each role, and the average by relative position."""
+        del tokenizer
+        roles = dict.fromkeys(site.role for site in self.sites)
+        return [*(self.patterns_chart(role) for role in roles), self.offsets_chart()]
+
+    def patterns_chart(self, role: str) -> Pattern:
+        """The average attention of every head of a role: a row for each layer, a column for each head."""
+        sites = [site for site in self.sites if site.role == role]
+        heads = max(site.heads for site in sites)
+        matrices = []
+        for site in sites:
+            mean, watched = self.matrix(site), set(self.of(site).heads)
+            empty = torch.full((1, 1), float("nan"))
+            matrices += [Matrix(_pooled(mean[head]) if head in watched else empty) for head in range(heads)]
+        size = max(max(self.matrix(site).shape[1:]) for site in sites)
+        note = f", the largest of neighbouring cells of {size}" if size > LARGEST_PATTERN else ""
+        return Pattern(
+            file_name("average-patterns", role),
+            matrices=matrices,
+            scale="root",
+            label="average attention weight",
+            x_label=f"key position ({role}: a column for each head, a row for each layer{note})",
+            y_label="query position",
+            rows=[str(site.layer) for site in sites],
+            columns=[str(head) for head in range(heads)],
+        )
+
+    def offsets_chart(self) -> Panels:
+        """The average attention by relative position, one panel for each site, a line for each head."""
+        panels = []
+        for site in self.sites:
+            offsets, mean = self.offsets(site)
+            near = offsets.abs() <= FARTHEST
+            lines = [
+                Series(f"head {head}", offsets[near], mean[head, near], look="ordered") for head in self.of(site).heads
+            ]
+            panels.append(Curve("", site_label(site), series=lines, x=Axis("", "whole"), y=Axis("", low=0.0)))
+        return Panels(
+            "average-by-distance",
+            charts=panels,
+            x_label="key position minus query position",
+            y_label="average attention weight",
+            share_x=True,
+            compact=True,
+        )
+
+
+def _pooled(matrix: Tensor) -> Tensor:
+    """A matrix of at most 64 cells a side: the largest of the neighbouring cells that become one."""
+    step = -(-max(matrix.shape) // LARGEST_PATTERN)
+    if step <= 1:
+        return matrix
+    return torch.nn.functional.max_pool2d(matrix[None], step, ceil_mode=True)[0]
 
 
 def _span(flags: Tensor) -> slice:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Chart, Column, Matrix, Pattern, Table
 from ..core.site import Site
 from ..errors import ArtefactError, ParameterError
 from .base import SiteStat, finite, register
+from .display import site_file
 
 _PREFIX = "example-"
 
@@ -92,6 +94,58 @@ class Sample(SiteStat):
             for number in sorted(_numbers(record.tensors), key=self._priority)[self.count :]:
                 del record.tensors[f"{_PREFIX}{number}"]
         return self
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The kept examples, how long they are at the sites of every role, and their largest weight there."""
+        del tokenizer
+        columns = [Column("example"), Column("role"), Column("sites"), Column("queries", "count")]
+        columns += [Column("keys", "count"), Column("largest weight", "number", 3), Column("zeros", "percent", 1)]
+        rows = []
+        for number in self.examples:
+            for role in dict.fromkeys(site.role for site in self.sites):
+                kept = [self.matrices(site).get(number) for site in self.sites if site.role == role]
+                known = [one.float() for one in kept if one is not None and one.numel()]
+                if known:
+                    largest, zeros = max(float(one.max()) for one in known), sum(int((one == 0).sum()) for one in known)
+                    shape = known[0].shape[1:]
+                    rows.append([number, role, len(known), *shape, largest, zeros / sum(one.numel() for one in known)])
+        return [Table("sample", "The examples whose attention was kept", columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The attention of the first kept example at every site, each head on a scale of its own."""
+        del tokenizer
+        return [chart for site in self.sites for chart in self.site_charts(site)[1:2]]
+
+    def site_charts(self, site: Site, example: int | None = None, bar: float = 5e-4) -> list[Chart]:
+        """The attention of one example at a site: as it is, each head on a scale of its own, and above the bar.
+
+        Parameters
+        ----------
+        example : its number; by default the first that is kept.
+        bar : the titles say which share is not above it.
+        """
+        kept = self.matrices(site)
+        number = next(iter(kept)) if example is None else example
+        if number not in kept:
+            known = ", ".join(map(str, kept))
+            raise ParameterError(f"Example {number} was not kept at {site.name!r}; kept are {known}.")
+        heads = kept[number].float()
+        common: dict[str, Any] = {
+            "matrices": [
+                Matrix(
+                    matrix,
+                    f"head {head}: {matrix.min():.0e} to {matrix.max():.2f}, "
+                    f"{100 * (matrix <= bar).float().mean():.0f} % ≤ {bar:g}",
+                )
+                for head, matrix in zip(self.of(site).heads, heads, strict=True)
+            ],
+            "x_label": f"key, {site.role} layer {site.layer}, example {number}",
+        }
+        return [
+            Pattern(site_file("matrices", site), low=0.0, high=1.0, **common),
+            Pattern(site_file("matrices-own-scale", site), scale="root", **common),
+            Pattern(site_file("matrices-above-bar", site), scale="above", bar=bar, **common),
+        ]
 
     def _priority(self, number: int) -> bytes:
         return hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest()
