@@ -105,10 +105,11 @@ def _parameters(member: Any) -> Parameters:
 
 def _written(parameter: inspect.Parameter, flag: bool) -> str:
     """A parameter with its default, as it is written on the command line."""
-    text = _text(parameter.default)
+    value = parameter.default
     if flag:
-        name = f"--{parameter.name.replace('_', '-')}"
-        return f"{name} {text}" if text else name
+        entries = value if isinstance(value, (list, tuple)) else () if value is None or value is False else (value,)
+        return " ".join([f"--{parameter.name.replace('_', '-')}", *filter(None, map(_text, entries))])
+    text = _text(value)
     return f"{parameter.name}={text}" if text else parameter.name
 
 
