@@ -32,6 +32,9 @@ class Spread(SiteStat):
     ----------
     facts : the names of the facts.
     each : what has these facts: every query ``row`` with an allowed key, or every ``example``.
+    labels : fact to what to call it, of those that are shown; by default all of them, by their names.
+    chart_name : stem of the names of charts and tables; by default the registered name.
+    extremes : whether the smallest and largest values are drawn.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -39,9 +42,9 @@ class Spread(SiteStat):
     }  # fmt: skip
     facts: ClassVar[tuple[str, ...]]
     each: ClassVar[Literal["row", "example"]] = "row"
-    labels: ClassVar[Mapping[str, str]]  # fact to what to call it, of those that are shown
-    chart_name: ClassVar[str]
-    extremes: ClassVar[bool] = True  # whether the smallest and largest values are drawn
+    labels: ClassVar[Mapping[str, str]] = {}
+    chart_name: ClassVar[str] = ""
+    extremes: ClassVar[bool] = True
 
     def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
         """Compute the facts of one example: ``[H, facts, Q]`` for rows, ``[H, facts, 1]`` for examples.
@@ -127,15 +130,15 @@ class Spread(SiteStat):
         """The mean of every fact, for every head."""
         del tokenizer
         return [
-            head_table(f"{self.chart_name}-{fact}", f"Mean {label}", self.mean(fact), self.sites, "general", 3)
-            for fact, label in self.labels.items()
+            head_table(f"{self._stem}-{fact}", f"Mean {label}", self.mean(fact), self.sites, "general", 3)
+            for fact, label in self._shown.items()
         ]
 
     def charts(self, tokenizer: Any = None) -> list[Chart]:
         """Mean, standard deviation and extremes of every fact, for every head."""
         del tokenizer
         bars = [head_bars(label, {"": varying}, self.sites) for label, varying in self.varying().items()]
-        return [head_bar_panels(self.chart_name, "", bars)]
+        return [head_bar_panels(self._stem, "", bars)]
 
     def varying(self) -> dict[str, Varying]:
         """The facts that are shown, by what to call them; none of them can be below zero."""
@@ -147,8 +150,16 @@ class Spread(SiteStat):
                 self.highest(fact) if self.extremes else None,
                 0.0,
             )
-            for fact, label in self.labels.items()
+            for fact, label in self._shown.items()
         }
+
+    @property
+    def _shown(self) -> Mapping[str, str]:
+        return self.labels or {fact: fact for fact in self.facts}
+
+    @property
+    def _stem(self) -> str:
+        return self.chart_name or self.registered_name
 
     def _place(self, fact: str) -> int:
         if fact not in self.facts:

@@ -23,7 +23,7 @@ from ..core.progress import track
 from ..errors import DataError, ParameterError, SelectionError
 from .callbacks import Callback
 from .checkpoint import Checkpoints
-from .data import Epochs, Inputs, Loss, Step, BatchStream, count, head_loss, weight
+from .data import BatchStream, Epochs, Inputs, Loss, Step, count, head_loss, weight
 from .recipe import Recipe
 
 
