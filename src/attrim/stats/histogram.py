@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..errors import ParameterError
+from ..kernels.feed import Bins, Extent
 from .base import SiteStat, finite, register
 from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges
 from .integers import lasting_zeros
@@ -65,6 +66,15 @@ class Histogram(SiteStat):
             kept["below_uniform"] += ((weights < uniform) & valid).sum((1, 2)).cpu()
             if edges is not None:
                 row_facts(weights, valid, edges, self.floor, self.bar).add_to(kept)
+
+    def compiles(self, call: Call) -> type[Bins] | None:
+        """See :meth:`Stat.compiles`."""
+        return None if self.rows else Bins
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> Bins:
+        """See :meth:`Stat.buffers`."""
+        kept = self.record(call.site, heads).tensors
+        return Bins(heads, kept["counts"], kept["below_uniform"])
 
     @property
     def total(self) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.call import Call
 from ..core.site import Site
 from ..errors import DataError
+from ..kernels.feed import Cells, Extent
 from .base import Record, SiteStat, finite, register
 from .integers import FRACTION_BITS, from_fixed, grown, to_fixed
 
@@ -39,7 +40,7 @@ class Mean(SiteStat):
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
         record = self.record(call.site, call.heads)
-        self.add_examples(record, tensor.shape[0])
+        self._add_examples(record, tensor.shape[0])
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
             valid = one.valid[0]
@@ -48,20 +49,32 @@ class Mean(SiteStat):
                 continue
             valid = valid[:, rows, columns]
             query_slots, key_slots = one.query_slots()[0, rows], one.key_slots()[0, columns]
-            self.grow(record, int(query_slots[-1]) + 1, int(key_slots[-1]) + 1, valid.shape[0])
+            self._grow(record, int(query_slots[-1]) + 1, int(key_slots[-1]) + 1, valid.shape[0])
             kept = record.tensors
             place = slice(None), *_places(query_slots.cpu(), key_slots.cpu(), consecutive=one.slots is None)
             weights = finite(tensor[example][:, rows, columns], valid, call.site)
             kept["sums"][place] += to_fixed(weights).cpu()
             kept["counts"][place] += valid.cpu()
 
-    def add_examples(self, record: Record, examples: int) -> None:
+    def compiles(self, call: Call) -> type[Cells] | None:
+        """See :meth:`Stat.compiles`; counts that differ between heads are left to :meth:`watch`."""
+        record = self.records.get(call.site.name)
+        return Cells if record is None or record.tensors["counts"].shape[0] == 1 else None
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> Cells:
+        """See :meth:`Stat.buffers`."""
+        record = self.record(call.site, heads)
+        self._add_examples(record, extent.examples)
+        self._grow(record, extent.queries, extent.keys)
+        return Cells(heads, record.tensors["sums"], record.tensors["counts"])
+
+    def _add_examples(self, record: Record, examples: int) -> None:
         """Count examples; refuses what could overflow."""
         record.tensors["examples"] += examples
         if int(record.tensors["examples"]) > MOST_EXAMPLES:
             raise DataError(f"Mean is exact for at most {MOST_EXAMPLES:,} examples; measure the data in smaller parts.")
 
-    def grow(self, record: Record, queries: int, keys: int, masks: int = 1) -> None:
+    def _grow(self, record: Record, queries: int, keys: int, masks: int = 1) -> None:
         """Make room for texts of the given lengths (and for counts that differ between heads when ``masks`` > 1)."""
         kept = record.tensors
         queries, keys = max(queries, kept["sums"].shape[1]), max(keys, kept["sums"].shape[2])
