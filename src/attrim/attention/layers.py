@@ -21,7 +21,8 @@ def layers_of(model: nn.Module, sites: Sequence[Site]) -> dict[int, list[Site]]:
     """The self-attention sites of every layer module, by the module's id, in the order of their calls.
 
     A layer is the outermost member of a list of modules on the way from the model to the attention. Members that hold
-    the self-attention of several streams (LXMERT's cross layers) are left out, because their inputs and outputs do not say which stream each tensor belongs to.
+    the self-attention of several streams (LXMERT's cross layers) are left out, because their inputs and outputs do not
+    say which stream each tensor belongs to.
     """
     found: dict[int, list[Site]] = {}
     for site in sites:

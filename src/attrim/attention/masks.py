@@ -199,13 +199,21 @@ class Stream:
     lead: Tensor | None
 
 
-def make_call(site: Site, mask: MaskFacts, streams: dict[str, Stream], **tensors: Tensor | None) -> Call:
+def make_call(
+    site: Site,
+    mask: MaskFacts,
+    streams: dict[str, Stream],
+    *,
+    query: Tensor | None = None,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+) -> Call:
     """The call at ``site``, and, for self-attention, the entry of its stream in ``streams``.
 
     Parameters
     ----------
     streams : what earlier self-attention of the same forward pass found out; updated in place.
-    tensors : query, key and value where the route sees them.
+    query, key, value : the projected tensors ``[B, H, Q|K, D]`` where the route sees them.
     """
     queries, keys = mask.allowed.shape[-2:]
     query_stream, key_stream = site.streams
@@ -222,7 +230,9 @@ def make_call(site: Site, mask: MaskFacts, streams: dict[str, Stream], **tensors
             position=before.position,
             query_lead=before.lead,
             key_lead=mask.lead,
-            **tensors,
+            query=query,
+            key=key,
+            value=value,
         )
     # Where the mask function did not say, fewer queries than keys means that a cache holds the earlier keys.
     position, key_position = mask.offsets if mask.offsets is not None else (max(keys - queries, 0), 0)
@@ -245,7 +255,9 @@ def make_call(site: Site, mask: MaskFacts, streams: dict[str, Stream], **tensors
         query_lead=lead,
         key_lead=lead,
         slots=token_slots.get(),
-        **tensors,
+        query=query,
+        key=key,
+        value=value,
     )
 
 

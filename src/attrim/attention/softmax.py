@@ -218,8 +218,8 @@ def as_heads(scores: Tensor, heads: int, name: str) -> Tensor:
             scores = scores.movedim(1, -3)
         return scores.reshape(-1, heads, *scores.shape[-2:])
     raise SiteError(
-        f"The scores at {name} have the shape {tuple(scores.shape)}, which is not a layout of {heads} heads that attrim "
-        "knows; leave the site out with Select(names=...) or report the architecture."
+        f"The scores at {name} have the shape {tuple(scores.shape)}, which is not a layout of {heads} heads that "
+        "attrim knows; leave the site out with Select(names=...) or report the architecture."
     )
 
 

@@ -15,9 +15,8 @@ from ..codebooks.base import METHODS, RELEASED, Method, check_bits, make_codeboo
 from ..codebooks.codebook import Codebook, Scope, straight_through
 from ..codebooks.fitted import fit_histogram
 from ..codebooks.population import fit_groups
-from ..core.call import Call
+from ..core.call import Call, not_finite
 from ..errors import ParameterError
-from ..stats.base import not_finite
 from ..stats.histogram import Histogram
 from .base import Edit, register
 from .persite import at_heads, at_site

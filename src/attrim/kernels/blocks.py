@@ -32,7 +32,7 @@ class Spans:
 
     @classmethod
     def of(cls, edges: Edges, queries: Tensor, batch: int) -> Spans:
-        """The spans of a whole batch from the edges ``[B|1, Q]`` of its mask and its real queries, bool ``[B|1, Q]``."""
+        """The spans of a whole batch from its mask's edges ``[B|1, Q]`` and its real queries, bool ``[B|1, Q]``."""
         start, stop = edges
         counted = (start < stop) & queries
         return cls(start.expand(batch, -1), stop.expand(batch, -1), counted.expand(batch, -1))

@@ -49,7 +49,7 @@ class Mean(SiteStat):
                 continue
             valid = valid[:, rows, columns]
             query_slots, key_slots = one.query_slots()[0, rows], one.key_slots()[0, columns]
-            self._grow(record, int(query_slots[-1]) + 1, int(key_slots[-1]) + 1, valid.shape[0])
+            self.grow(record, int(query_slots[-1]) + 1, int(key_slots[-1]) + 1, valid.shape[0])
             kept = record.tensors
             place = slice(None), *_places(query_slots.cpu(), key_slots.cpu(), consecutive=one.slots is None)
             weights = finite(tensor[example][:, rows, columns], valid, call.site)
@@ -65,7 +65,7 @@ class Mean(SiteStat):
         """See :meth:`Stat.buffers`."""
         record = self.record(call.site, heads)
         self._add_examples(record, extent.examples)
-        self._grow(record, extent.queries, extent.keys)
+        self.grow(record, extent.queries, extent.keys)
         return Cells(heads, record.tensors["sums"], record.tensors["counts"])
 
     def _add_examples(self, record: Record, examples: int) -> None:
@@ -74,7 +74,7 @@ class Mean(SiteStat):
         if int(record.tensors["examples"]) > MOST_EXAMPLES:
             raise DataError(f"Mean is exact for at most {MOST_EXAMPLES:,} examples; measure the data in smaller parts.")
 
-    def _grow(self, record: Record, queries: int, keys: int, masks: int = 1) -> None:
+    def grow(self, record: Record, queries: int, keys: int, masks: int = 1) -> None:
         """Make room for texts of the given lengths (and for counts that differ between heads when ``masks`` > 1)."""
         kept = record.tensors
         queries, keys = max(queries, kept["sums"].shape[1]), max(keys, kept["sums"].shape[2])
