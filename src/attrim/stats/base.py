@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call, not_finite
-from ..core.registry import Registry
+from ..core.registry import STATS
 from ..core.site import Site
 from ..errors import ArtefactError, DataError, SelectionError
 from ..kernels.feed import Bins, Cells, Extent
 from .integers import grown, normalise_wide
 
-STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
 register = STATS.register
 
 
