@@ -10,10 +10,10 @@ from pathlib import Path
 
 import attrim
 
-ORDER = (
-    "errors core runs kernels stats codebooks edits attention baking models measurement tasks evaluation training "
-    "probing scores studies report export commands cli"
-).split()
+ORDER = [
+    "errors", "core", "runs", "kernels", "stats", "codebooks", "edits", "attention", "baking", "models", "measurement",
+    "tasks", "evaluation", "training", "probing", "scores", "studies", "report", "export", "commands", "cli",
+]  # fmt: skip
 ROOT = Path(attrim.__file__).parent
 MODULES = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py")) if path.parent.name != "plots"]
 PENDING = {("core", "edits"), ("stats", "edits"), ("studies", "plots")}

@@ -16,16 +16,17 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..attention.context import attach
+from ..core.modes import evaluation_mode
 from ..edits.base import Edit
 from ..edits.saving import fingerprint
 from ..errors import ArtefactError, DataError
-from ..evaluation import ZeroCount, evaluation_mode
 from ..models.digests import tokenizer_digest, weights_digest
 from ..models.loading import DTYPES, check_fit, longest_input
 from ..runs.artefact import Artefact
 from ..runs.files import remove_folder, storage
 from ..runs.mapped import Writer, mapped
 from ..runs.run import config_hash
+from ..stats.zero_count import ZeroCount
 from ..tasks.base import Task
 from ..tasks.batching import Batch
 from ..tasks.encoding import IGNORED
