@@ -177,7 +177,7 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
     towers = len({is_vision(names.get(id(event.module), "")) for event in reached}) == 2
     config = getattr(model, "config", None)
     two_stacks = getattr(config, "is_encoder_decoder", None)
-    if two_stacks is None:  # a plain module has only its paths to tell
+    if two_stacks is None:  # a plain module's paths are all there is to go by
         two_stacks = has_two_stacks(names.get(id(event.module), "") for event in reached)
     sites: list[Site] = []
     calls: dict[int, list[Site | None]] = {}

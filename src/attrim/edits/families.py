@@ -1,4 +1,4 @@
-"""What a constant family is: a rule that makes one fixed matrix for every head."""
+"""Constant families: rules that make one fixed matrix for every head, from nothing or from measured averages."""
 
 from __future__ import annotations
 

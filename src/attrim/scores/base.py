@@ -121,4 +121,4 @@ class Scores:
             values = {name: torch.tensor(row, dtype=torch.float64) for name, row in fields["values"].items()}
             return cls(values, sites, fields["name"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtefactError(f"These are no saved scores ({error}); compute them again.") from error
+            raise ArtefactError(f"These are not saved scores ({error}); compute them again.") from error

@@ -1,4 +1,4 @@
-"""The shared part of stats that tell how a few facts vary: mean, standard deviation and extremes for each head."""
+"""How facts about a head vary over examples: their mean, standard deviation and extremes."""
 
 from __future__ import annotations
 
