@@ -15,9 +15,10 @@ from attrim.kernels import blocks as cutting
 from attrim.kernels import team
 from attrim.kernels.attend import attend
 from attrim.kernels.blocks import Block, Spans, blocks, find_edges
-from attrim.kernels.feed import Feed, supports
+from attrim.kernels.feed import Bins, Extent, Feed, supports
 from attrim.stats import Histogram, Mean, Moments
 from attrim.stats.base import Stat
+from attrim.stats.bins import BINS
 
 HEADS = 4
 ALL = tuple(range(HEADS))
@@ -173,6 +174,50 @@ def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pyte
         monkeypatch.setattr(team, "available", lambda: False)
     assert attend(query, key, value, call, find_edges(call.allowed), 0.5, stats) is None
     assert not stats[0][0].state()[0]
+
+
+def test_any_stat_can_opt_in_to_the_compiled_pass() -> None:
+    """A stat that kernels know nothing about, fed by the compiled pass as ``watch`` would feed it."""
+
+    class Totals(Stat):
+        def __init__(self) -> None:
+            self.counts = torch.zeros(HEADS, BINS, dtype=torch.int64)
+            self.below = torch.zeros(HEADS, dtype=torch.int64)
+
+        def watch(self, tensor: Tensor, call: Call) -> None:
+            raise AssertionError("the compiled pass should have been used")
+
+        def compiles(self, call: Call) -> type[Bins]:
+            return Bins
+
+        def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> Bins:
+            assert (extent.examples, extent.queries, extent.keys) == (3, 9, 9)
+            return Bins(heads, self.counts, self.below)
+
+    query, key, value, call, weights = problem(masks()["causal"])
+    totals = Totals()
+    output = attend(query, key, value, call, find_edges(call.allowed), 0.5, [(totals, ALL)])
+    assert output is not None
+    histogram, _ = reference(weights, call)
+    assert totals.counts.sum(-1).tolist() == histogram.total[0].tolist()
+
+
+def test_a_subclass_that_watches_in_its_own_way_is_not_compiled() -> None:
+    class Doubled(Mean):
+        def watch(self, tensor: Tensor, call: Call) -> None:
+            super().watch(2 * tensor, call)
+
+    *_, call, _ = problem(masks()["full"])
+    assert supports([(Mean(), ALL)], call)
+    assert not supports([(Doubled(), ALL)], call)
+
+
+def test_a_build_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attrim.kernels import _compiled
+
+    monkeypatch.setattr(_compiled, "COUNT_SIZE", _compiled.COUNT_SIZE - 8)
+    assert team.available()
+    assert not team.available.__wrapped__()
 
 
 def test_supports_nothing_when_nothing_is_watched() -> None:
