@@ -55,7 +55,7 @@ class ArtefactError(AttrimError):
 
 
 def require_all(items: Iterable[Any], kind: type, word: str) -> None:
-    """Refuse what is no ``kind``, called ``word``: a class that was not called, a list in the list, anything else."""
+    """Refuse what is not a ``kind``, called ``word``: a class that was not called, a nested list, anything else."""
     for item in items:
         if isinstance(item, kind):
             continue
@@ -67,7 +67,7 @@ def require_all(items: Iterable[Any], kind: type, word: str) -> None:
 
 
 def require_model(model: Any) -> None:
-    """Refuse what is no module, most often the name of a model."""
+    """Refuse what is not a module, most often the name of a model."""
     from torch import nn
 
     if isinstance(model, str):

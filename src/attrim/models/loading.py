@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ..baking.model import loadable
+from ..baking.model import baked_class, loadable, read_sidecar
 from ..errors import ArtefactError, DataError, UnknownName
 from . import sources, tiny
 from .sources import first_line, one_sentence
@@ -69,6 +69,26 @@ def load_model(
             )
             _check_report(str(name), kind, model, report, new_head)
         return model.to(place, number_type).eval()
+
+
+def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any:
+    """Load a baked model that ``save_pretrained`` wrote, in evaluation mode.
+
+    Parameters
+    ----------
+    dtype : number type of the weights; ``auto`` is the one that they were saved with.
+    """
+    parts = read_sidecar(folder)
+    with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
+        model, report = baked_class(*parts).from_pretrained(  # type: ignore[attr-defined]
+            folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=dtype
+        )
+    if report["missing_keys"]:
+        raise ArtefactError(
+            f"The baked model in {str(folder)!r} lacks {len(report['missing_keys'])} weights (such as "
+            f"{sorted(report['missing_keys'])[0]}); bake and save it again."
+        )
+    return model.to(device).eval()
 
 
 def saved_kind(

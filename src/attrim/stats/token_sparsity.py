@@ -1,4 +1,4 @@
-"""The tokens behind the queries of an attention call, for stats that give rows the names of their tokens."""
+"""How sparse the attention of single tokens is: over all occurrences of a token, and in the texts of a few examples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Following:
         self._batch = batch
 
     def tokens(self, call: Call, examples: int, queries: int) -> Tensor:
-        """The tokens ``[B, Q]`` of the queries; refuses a call whose queries are no tokens of the batch."""
+        """The tokens ``[B, Q]`` of the queries; refuses a call whose queries are not tokens of the batch."""
         decoding = call.site.streams[0] == "decoder" and _DECODER_INPUTS in self._batch
         tokens: Tensor | None = self._batch.get(_DECODER_INPUTS if decoding else "input_ids")
         name = type(self).__name__

@@ -1,4 +1,4 @@
-"""Plain texts with no labels and no metric: something to measure attention on."""
+"""Plain texts without labels and metric, to measure attention on: from files, from SQuAD, or given in the call."""
 
 from __future__ import annotations
 

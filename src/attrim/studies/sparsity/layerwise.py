@@ -11,22 +11,15 @@ from torch import nn
 
 from ...attention.context import attach
 from ...attention.prefix import Prefix
+from ...core.modes import device_of, evaluation_mode
 from ...core.progress import track
 from ...edits import Edit
 from ...errors import DataError
-from ...evaluation import (
-    UNEDITED,
-    ZeroCount,
-    compare_results,
-    device_of,
-    evaluate_settings,
-    evaluation_mode,
-    first_text,
-    result_of,
-)
+from ...evaluation import UNEDITED, compare_results, evaluate_settings, first_text, result_of
 from ...models.loading import longest_input
 from ...runs.result import Result
 from ...runs.run import Run
+from ...stats.zero_count import ZeroCount
 from ...tasks import Task
 from ...tasks.base import Array
 from ...tasks.replay import Replay
