@@ -51,7 +51,7 @@ def squad(tmp_path: Path) -> Path:
         ("measure tiny-bert --text words --data built-in", "one of them"),
         ("measure tiny-bert --text words --stats histgram", "histogram"),
         ("measure tiny-bert --text words --stats histogram:row=true", "rows"),
-        ("measure nowhere --text words --stats sample:count=abc", "'count' of the stat sample cannot be 'abc'"),
+        ("measure nowhere --text words --stats sample:count=abc", "'count' of the stat 'sample' cannot be 'abc'"),
         ("measure nowhere --text words --stats values:low=abc", "give a number"),
         ("measure nowhere --text words --stats values:moment=layer_outptu", "did you mean 'layer_output'"),
         ("evaluate nowhere --task retrieval --data built-in --option paragraphs=abc", "give a whole number"),

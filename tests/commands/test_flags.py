@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from attrim.commands import COMMANDS, Evaluate, Ls, Measure, Sparsity
-from attrim.commands.measure import parse_stat
 from attrim.commands.parsing import parse
+from attrim.core.registry import STATS
+from attrim.core.text import parse as parse_text
 from attrim.errors import AttrimError
 from attrim.stats.token_sparsity import TokenSparsity
 from attrim.tasks.glue import Sst2
@@ -94,7 +95,7 @@ def test_options_become_what_the_fields_of_the_task_are() -> None:
     assert isinstance(task, Sst2)
     assert (task.label_order, task.min_words, task.revision) == ((1, 0), 6, "12")
     assert (task.local_files_only, task.seed, task.layout) == (True, None, "grid")
-    assert repr(parse_stat("token-sparsity:bars=1e-3")) == repr(TokenSparsity((1e-3,)))
+    assert repr(parse_text(STATS, "token-sparsity:bars=1e-3")) == repr(TokenSparsity((1e-3,)))
 
 
 def test_python_and_command_line_share_the_dataclass() -> None:

@@ -5,8 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attrim.core.registry import EDITS
 from attrim.core.site import Select
-from attrim.edits import Constant, Edit, Gate, Mask, RandomDrop, Threshold, Uniform, describe, parse_edit
+from attrim.core.text import describe, parse
+from attrim.edits import Constant, Edit, Gate, Mask, RandomDrop, Threshold, Uniform
 from attrim.errors import AttrimError
 
 
@@ -34,13 +36,13 @@ from attrim.errors import AttrimError
     ],
 )
 def test_text_to_edit(text: str, edit: Edit) -> None:
-    parsed = parse_edit(text)
+    parsed = parse(EDITS, text)
     assert parsed == edit
     assert type(getattr(parsed, "top", None)) is type(getattr(edit, "top", None))
 
 
 def test_gate() -> None:
-    edit = parse_edit("gate:0,heads=3")
+    edit = parse(EDITS, "gate:0,heads=3")
     assert isinstance(edit, Gate)
     assert edit.factors == 0
     assert edit.select == Select(heads=3)
@@ -69,7 +71,7 @@ def test_gate() -> None:
 )
 def test_bad_text_is_one_sentence(text: str, message: str) -> None:
     with pytest.raises(AttrimError, match=message) as caught:
-        parse_edit(text)
+        parse(EDITS, text)
     assert "\n" not in str(caught.value)
 
 
@@ -93,7 +95,7 @@ drops = st.builds(RandomDrop, st.floats(0, 1), st.integers(0, 10**6), st.boolean
 
 @given(edit=thresholds | drops | st.builds(Uniform, select=selections))
 def test_a_label_reads_back_as_the_same_edit(edit: Edit) -> None:
-    assert parse_edit(describe(edit)) == edit
+    assert parse(EDITS, describe(edit)) == edit
 
 
 def test_labels() -> None:

@@ -22,7 +22,7 @@ class Bake(OnModel):
     """Make edits permanent: weights that constant and switched-off heads do not need leave the model."""
 
     edit: UseAppendAction[tuple[str, ...]]
-    """An edit to bake (repeatable, in order): constant:FOLDER, gate:0,heads=0/3+5/11, gate:0.5,layers=2."""
+    """The edit to bake, or several in order: 'constant:FOLDER,layers=0-2 then gate:0,heads=3/5+5/11'."""
     output: Path
     """Folder to write the new model to."""
     kind: str = "saved"
@@ -39,16 +39,16 @@ class Bake(OnModel):
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
         from ..baking import bake, cost
+        from ..core.text import parse_one_chain
         from ..models.loading import quiet, saved_kind
-        from ..studies.settings import parse_settings
 
         self._check()
-        settings = parse_settings(self.edit, self.select())
+        edits = parse_one_chain(self.edit, self.select())
         kind = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
         model = self.load_model(kind)
         tokenizer = self._tokenizer()
         self.check_stats(self.edit, model, tokenizer)
-        baked = bake(model, *(edit for edits in settings.values() for edit in edits))
+        baked = bake(model, *edits)
         notes = [f"The model is in {self.output}; load it with attrim.load, or give the folder to any attrim command."]
         length = self._length(model, baked)
         before, after = cost(model, length), cost(baked, length)

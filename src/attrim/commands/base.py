@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from ..core.text import convert
-from ..errors import ParameterError, UnknownName
+from ..core.text import parse_heads, parse_options
 
 if TYPE_CHECKING:
     from ..core.site import Select
@@ -112,14 +110,11 @@ class OnModel(Command):
     def select(self) -> Select:
         """The heads that the ``select_`` fields choose."""
         from ..core.site import Select
-        from ..edits import parse_edit
 
-        # Heads are written here as in the text of an edit, so the reader of edits reads them.
-        heads = parse_edit(f"uniform:heads={'+'.join(self.select_heads)}").select.heads if self.select_heads else None
         return Select(
             roles=self.select_roles or None,
             layers=self.select_layers or None,
-            heads=heads,
+            heads=parse_heads("+".join(self.select_heads)) if self.select_heads else None,
             names=self.select_names or None,
         )
 
@@ -154,33 +149,5 @@ class OnData(OnModel):
         given = {"limit": self.limit, "max_length": self.max_length}
         options |= {name: value for name, value in given.items() if value is not None}
         options["data"] = str(BUILT_IN_TEXT) if self.data == "built-in" else self.data
-        options |= named_values(self.option, f"task {self.task}", TASKS[self.task])
+        options |= parse_options(self.option, TASKS[self.task], f"task {self.task}")
         return load_task(self.task, **options)
-
-
-def named_values(texts: Iterable[str], owner: str, kind: Any) -> dict[str, Any]:
-    """Read ``name=value`` texts as the type hints of the dataclass ``kind`` ask for; ``owner`` names it in errors."""
-    hints = get_type_hints(kind)
-    known = [name for name in inspect.signature(kind).parameters if name != "select"]
-    values: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals:
-            raise ParameterError(f"The option {text!r} of the {owner} has no value; write {name}=VALUE.")
-        if name not in known:
-            raise UnknownName(f"option of the {owner}", name, known)
-        values[name] = convert(_listed(value.strip()), hints[name], f"option {name!r} of the {owner}")
-    return values
-
-
-def _listed(text: str) -> Any:
-    """The list that a text such as ``[1, 0]`` writes; any other text as it is."""
-    import yaml
-
-    if not text.startswith("["):
-        return text
-    try:
-        return yaml.load(text, yaml.BaseLoader)  # every entry stays a text
-    except yaml.YAMLError:
-        return text

@@ -36,15 +36,15 @@ class Export(OnModel):
     format: str = "float32"
     """float32, or fixed point such as q8.8 (8 integer bits with the sign, 8 fraction bits)."""
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """Edits that are active meanwhile, in order (repeatable); a tensor takes one quantize edit, for its codes."""
+    """Edit that is active meanwhile, or several joined by then; a tensor takes one quantize edit, for its codes."""
 
     def run(self) -> Outcome:
         """Write the files."""
         from rich.table import Table
 
-        from ..edits import parse_edit
+        from ..core.text import parse_one_chain
 
-        edits = [parse_edit(text) for text in self.edit]
+        edits = parse_one_chain(self.edit)
         tensors = self._head(edits) if self.tensor is None else self._tensor(self.tensor, edits)
         what = f"{self.model}: {self.format} words of one head" if self.tensor is None else f"{self.format} words"
         table = Table("file", "rows x columns", title=what)

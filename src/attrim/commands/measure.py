@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import UseAppendAction
 
 from ..errors import DataError
-from .base import OnData, Outcome, named_values
+from .base import OnData, Outcome
 
 if TYPE_CHECKING:
     from ..edits import Edit
     from ..measurement import Stats
-    from ..stats import Stat
     from ..tasks import Task
 
 
@@ -30,16 +29,17 @@ class Measure(OnData):
     stats: tuple[str, ...] = ("histogram", "moments")
     """Names of the stats (attrim ls stats), with options as in histogram:rows=true."""
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """Edit that is switched on while measuring (repeatable; applied in order)."""
+    """Edit that is switched on while measuring; several in order: 'threshold:0.1 then gate:0.5'."""
 
     def run(self) -> Outcome:
         """Load everything, measure, and write stats and figures when ``output`` is given."""
-        from ..edits import parse_edit
+        from ..core.registry import STATS
+        from ..core.text import parse, parse_one_chain
         from ..measurement import Checkpoint, measure
         from ..models.digests import tokenizer_digest
 
-        edits = [parse_edit(text) for text in self.edit]
-        watching = [parse_stat(text) for text in self.stats]
+        edits = parse_one_chain(self.edit)
+        watching = [parse(STATS, text) for text in self.stats]
         task = self.load_task()
         model, tokenizer = task.load_model(self.model, **self.model_options()), self.load_tokenizer()
         self.check_stats(self.edit, model, tokenizer)
@@ -84,16 +84,6 @@ class Measure(OnData):
 
         length = Given.max_length if self.max_length is None else self.max_length
         return Given(texts=self.text, max_length=length, batch_size=self.batch_size)
-
-
-def parse_stat(text: str) -> Stat:
-    """The stat that a text such as ``histogram:rows=true`` describes."""
-    from ..core.registry import STATS
-
-    name, _, options = text.partition(":")
-    kind = STATS[name]
-    values = named_values([option for option in options.split(",") if option], f"stat {name}", kind)
-    return kind(**values)
 
 
 def summary(stats: Stats) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -77,11 +77,12 @@ class Sparsity(OnData):
 
     def run(self) -> Outcome:
         """Load everything, run the study and show what it found."""
+        from ..core.text import parse_heads
         from ..studies.sparsity import check_row_bar, sparsity
         from .tables import CAPTION, results_table, shares_table
 
         check_row_bar(self.row_bar)
-        sweep, heads = self.sweep(), [parse_head(text) for text in self.show_heads]
+        sweep, heads = self.sweep(), _pairs(parse_heads("+".join(self.show_heads)) if self.show_heads else [])
         task = self.load_task()
         model, tokenizer = self.load_model(task.kind), self.load_tokenizer()
         self.check_stats([*self.edit, *filter(None, [self.layer_edit])], model, tokenizer)
@@ -150,12 +151,12 @@ def display(setting: Setting) -> str:
     return f"control: {setting.label}" if setting.label else setting.name.removeprefix("quantize:")
 
 
-def parse_head(text: str) -> tuple[int, int]:
-    """``5/11`` as layer 5 and head 11."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if match is None:
-        raise ParameterError(f"A head to show is written LAYER/HEAD, such as 5/11, not {text!r}.")
-    return int(match[1]), int(match[2])
+def _pairs(heads: Sequence[Any]) -> list[tuple[int, int]]:
+    """The heads to draw, each of one layer."""
+    for head in heads:
+        if not isinstance(head, tuple) or not isinstance(head[0], int) or min(head) < 0:
+            raise ParameterError(f"A head to show is written LAYER/HEAD, such as 5/11, not {head!r}.")
+    return list(heads)
 
 
 def layers_table(found: Findings) -> Any:

@@ -36,7 +36,7 @@ class Train(OnTraining, Recipe):
     keep_best: bool = False
     """Save the weights with the best evaluation instead of the last ones."""
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """Edit that is switched on during training and evaluation (repeatable; applied in order)."""
+    """Edit that is on during training and evaluation; several in order: 'threshold:0.1 then gate:0.5'."""
     output: Path | None = Path("runs")
     """Folder of runs; the run's folder holds the trained model."""
     save: Path | None = None
@@ -44,7 +44,7 @@ class Train(OnTraining, Recipe):
 
     def run(self) -> Outcome:
         """Load everything, train what is not trained yet, and say how good the model is."""
-        from ..edits import parse_edit
+        from ..core.text import parse_one_chain
         from ..runs.files import replace_folder, storage
         from ..runs.run import Run
         from ..training.finetuning import finetune
@@ -52,7 +52,7 @@ class Train(OnTraining, Recipe):
 
         self._check()
         recipe = Recipe(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Recipe)})
-        edits = [parse_edit(text) for text in self.edit]
+        edits = parse_one_chain(self.edit)
         training, validation = self.tasks()
         with own_randomness():
             seed_everything(self.seed, "head")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import UseAppendAction
 
+from ..core.text import parse_options
 from ..errors import DataError
-from .base import OnData, named_values
+from .base import OnData
 
 if TYPE_CHECKING:
     from ..tasks import Task
@@ -36,5 +37,5 @@ class OnTraining(OnData):
             raise DataError(f"The task {self.task} has no metric, so a model cannot be trained for it; choose another.")
         known = [field.name for field in dataclasses.fields(training)]
         options: dict[str, Any] = {"split": "train"} if "split" in known else {}
-        options |= named_values(self.train_option, f"task {self.task}", TASKS[self.task])
+        options |= parse_options(self.train_option, TASKS[self.task], f"task {self.task}")
         return dataclasses.replace(training, **options), validation

@@ -9,7 +9,6 @@ from .hidden_threshold import HiddenThreshold
 from .mask import Mask
 from .mix import Mix
 from .offset import Offset
-from .parse import describe, parse_edit
 from .quantize import Quantize
 from .randomdrop import RandomDrop
 from .saving import load_edits, save_edits
@@ -30,9 +29,7 @@ __all__ = [
     "RandomDrop",
     "Threshold",
     "Uniform",
-    "describe",
     "load_edits",
-    "parse_edit",
     "register",
     "save_edits",
 ]
