@@ -34,6 +34,19 @@ def test_flags_win_over_yaml(tmp_path: Path) -> None:
     )
 
 
+def test_repeatable_flags_add_to_yaml_and_values_may_follow_an_equals_sign(tmp_path: Path) -> None:
+    path = tmp_path / "evaluate.yaml"
+    path.write_text("task: retrieval\nedit: [uniform]\nselect-layers: [1]\n")
+    words = ["evaluate", "--edit=gate:0,heads=3", "--select_layers", "-1", "0", "--config", str(path), "some/model"]
+    with pytest.raises(AttrimError, match="needs MODEL"):
+        parse([*words[:6], str(path)], COMMANDS)
+    words = ["evaluate", "some/model", "--limit", "null", "--json", *words[1:-1], "--quiet=false"]
+    assert parse(words, COMMANDS) == Evaluate(
+        model="some/model", task="retrieval", edit=("uniform", "gate:0,heads=3"), select_layers=(-1, 0), json=True,
+        config=path,
+    )  # fmt: skip
+
+
 def test_yaml_may_leave_required_flags_to_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "evaluate.yaml"
     path.write_text("task: retrieval\n")

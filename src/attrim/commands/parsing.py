@@ -54,7 +54,7 @@ def parse(words: Sequence[str], commands: Mapping[str, type[Command]]) -> Comman
         values[key] = (*values.get(key, ()), *value) if flag.repeatable else value
     for flag in flags.values():
         if flag.required and flag.key not in values:
-            raise UsageError(f"'attrim {name}' needs {flag.word}; 'attrim {name} --help' says what it is.")
+            raise UsageError(f"'attrim {name}' needs {flag.word} ({flag.takes}); see 'attrim {name} --help'.")
     return kind(**values)
 
 
@@ -86,6 +86,11 @@ class Flag:
     def several(self) -> bool:
         """Whether one occurrence takes all words up to the next flag."""
         return get_origin(self.hint) is tuple and not self.repeatable
+
+    @property
+    def takes(self) -> str:
+        """What one occurrence asks for, in words."""
+        return takes_of(get_args(self.hint)[0] if self.repeatable else self.hint) or "a text"
 
     def choose(self, texts: list[str]) -> Any:
         """Out of all texts, those that count: where only one can, the last."""
@@ -136,7 +141,7 @@ def _given(program: str, words: Sequence[str], flags: Mapping[str, Flag]) -> dic
         while not equals and flag.hint is not bool and left and not _is_flag(left[0]) and (flag.several or not texts):
             texts.append(left.pop(0))
         if not texts and not flag.several:
-            raise UsageError(f"The {flag.what} of '{program}' needs a value; give {takes_of(flag.hint) or 'one'}.")
+            raise UsageError(f"The {flag.what} of '{program}' needs a value; give {flag.takes}.")
         given[flag.key] = [*given.get(flag.key, ()), *texts] if flag.repeatable else texts
     if surplus:
         raise UsageError(f"'{program}' does not know what to do with {shlex.join(surplus)!r}; see --help.")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..errors import ParameterError, UnknownName, shorten
+from ..errors import ParameterError, UnknownName, nearest, shorten
 from .registry import EDITS, Registry
 from .site import Select
 
@@ -356,12 +356,12 @@ def convert(value: Any, hint: Any, what: str) -> Any:
     """
     try:
         return _read(value, hint, what)
-    except _Misfit:
-        raise misfit(value, hint, what) from None
+    except _Misfit as error:
+        raise misfit(error.args[0], hint, what) from None
 
 
 class _Misfit(Exception):
-    """A value that a type hint has no place for."""
+    """A value, or the entry of a list, that a type hint has no place for."""
 
 
 def misfit(value: Any, hint: Any, what: str) -> ParameterError:
@@ -443,12 +443,13 @@ def _read(value: Any, hint: Any, what: str) -> Any:
     options = options_of(hint)
     if type(None) in options and isinstance(value, str) and value.lower() in NOTHING:
         return None
+    wrong = value
     for option in sorted(options, key=lambda option: (*NUMBERS_FIRST, option).index(option)):
         try:
             return _read_one(value, option, what)
-        except (_Misfit, ValueError):
-            continue
-    raise _Misfit
+        except _Misfit as error:
+            wrong = error.args[0]
+    raise _Misfit(wrong)
 
 
 def _read_one(value: Any, option: Any, what: str) -> Any:
@@ -457,25 +458,33 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
     if origin in (tuple, Sequence):
         return tuple(_read(entry, get_args(option)[0], what) for entry in _entries(value))
     if not isinstance(value, str):
-        raise _Misfit
+        raise _Misfit(value)
     if origin is Literal:
         if value not in get_args(option):
-            raise UnknownName(f"value of the {what}", value, get_args(option))
+            way_out = nearest(value, get_args(option)) or f"give {takes_of(option)}."
+            raise ParameterError(f"The {what} cannot be {shorten(value)}; {way_out}")
         return value
     if option is bool and value.lower() in BOOLEANS:
         return BOOLEANS[value.lower()]
     if option in (int, float):
-        return _number(value, option)
+        return _number(value, option, what)
     if option in (str, Path, Any):
         return value if option is Any else option(value)
-    raise _Misfit
+    raise _Misfit(value)
 
 
-def _number(text: str, kind: Any) -> Any:
+def _number(text: str, kind: Any, what: str) -> Any:
     """A number that fits into 64 bits; neither NaN nor infinity is one."""
-    number = kind(text)
-    if not (math.isfinite(number) if kind is float else abs(number) < 2**63):
-        raise _Misfit
+    try:
+        number = kind(text)
+    except ValueError:
+        if not re.fullmatch(r"\s*[+-]?\d{100,}\s*", text):
+            raise _Misfit(text) from None
+        number = math.inf  # Python makes no whole number of several thousand digits
+    if number != number or "inf" in text.lower():
+        raise _Misfit(text)
+    if abs(number) >= (math.inf if kind is float else 2**63):
+        raise ParameterError(f"The {what} cannot be {shorten(text)}; that is too large.")
     return number
 
 
