@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from attrim.commands import COMMANDS, Evaluate, Ls, Measure, Sparsity
-from attrim.commands.measure import parse_stat
 from attrim.commands.parsing import parse
+from attrim.core.registry import STATS
+from attrim.core.text import parse as parse_text
 from attrim.errors import AttrimError
 from attrim.stats.token_sparsity import TokenSparsity
 from attrim.tasks.glue import Sst2
@@ -31,6 +32,19 @@ def test_flags_win_over_yaml(tmp_path: Path) -> None:
     assert command == Evaluate(
         model="some/model", task="retrieval", limit=9, batch_size=3, edit=("uniform",), config=path
     )
+
+
+def test_repeatable_flags_add_to_yaml_and_values_may_follow_an_equals_sign(tmp_path: Path) -> None:
+    path = tmp_path / "evaluate.yaml"
+    path.write_text("task: retrieval\nedit: [uniform]\nselect-layers: [1]\n")
+    words = ["evaluate", "--edit=gate:0,heads=3", "--select_layers", "-1", "0", "--config", str(path), "some/model"]
+    with pytest.raises(AttrimError, match="needs MODEL"):
+        parse([*words[:6], str(path)], COMMANDS)
+    words = ["evaluate", "some/model", "--limit", "null", "--json", *words[1:-1], "--quiet=false"]
+    assert parse(words, COMMANDS) == Evaluate(
+        model="some/model", task="retrieval", edit=("uniform", "gate:0,heads=3"), select_layers=(-1, 0), json=True,
+        config=path,
+    )  # fmt: skip
 
 
 def test_yaml_may_leave_required_flags_to_the_command_line(tmp_path: Path) -> None:
@@ -94,7 +108,7 @@ def test_options_become_what_the_fields_of_the_task_are() -> None:
     assert isinstance(task, Sst2)
     assert (task.label_order, task.min_words, task.revision) == ((1, 0), 6, "12")
     assert (task.local_files_only, task.seed, task.layout) == (True, None, "grid")
-    assert repr(parse_stat("token-sparsity:bars=1e-3")) == repr(TokenSparsity((1e-3,)))
+    assert repr(parse_text(STATS, "token-sparsity:bars=1e-3")) == repr(TokenSparsity((1e-3,)))
 
 
 def test_python_and_command_line_share_the_dataclass() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy
 import torch
@@ -14,13 +14,16 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.charts import Chart, Column, Panels, Table
-from ..edits.base import Edit
-from ..edits.parse import parse_edit
+from ..core.registry import EDITS
+from ..core.text import parse
 from .base import Rule, SiteStat, finite, register
 from .bins import log_edges
 from .display import row_overlays
 from .integers import add_words, from_wide, lasting_zeros, to_fixed
 from .rowfacts import row_counts, row_shares
+
+if TYPE_CHECKING:
+    from ..edits.base import Edit
 
 
 @register("row-distance")
@@ -44,7 +47,8 @@ class RowDistance(SiteStat):
     _edits: Mapping[str, Edit | None] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._edits = self.edits if isinstance(self.edits, Mapping) else {text: parse_edit(text) for text in self.edits}
+        given = self.edits
+        self._edits = given if isinstance(given, Mapping) else {text: parse(EDITS, text) for text in given}
         self.edits = tuple(self._edits)  # what is saved, and what other stats are compared with
 
     @cached_property
@@ -53,7 +57,7 @@ class RowDistance(SiteStat):
 
     @cached_property
     def _ready(self) -> list[Edit]:
-        return [edit or parse_edit(name) for name, edit in self._edits.items()]
+        return [edit or parse(EDITS, name) for name, edit in self._edits.items()]
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""

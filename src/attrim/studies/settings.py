@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -11,8 +10,8 @@ from torch import nn
 
 from ..core.progress import track
 from ..core.site import Select
-from ..edits import Edit, parse_edit
-from ..edits.parse import folders
+from ..core.text import folders, parse_chain
+from ..edits import Edit
 from ..evaluation import UNEDITED, Result, evaluate_settings
 from ..models.digests import attention_digests, tokenizer_digest
 from ..runs.run import Run
@@ -22,21 +21,14 @@ from ..tasks import Task
 
 def parse_settings(texts: Sequence[str], select: Select | None = None) -> dict[str, list[Edit]]:
     """Read every text as edits joined by ``then``; ``select`` is for those that select nothing themselves."""
-    settings: dict[str, list[Edit]] = {}
-    for text in texts:
-        edits = [parse_edit(part) for part in text.split(" then ")]
-        settings[text] = [
-            dataclasses.replace(edit, select=select) if select is not None and edit.select == Select() else edit
-            for edit in edits
-        ]
-    return settings
+    return {text: parse_chain(text, select) for text in texts}
 
 
 def check_stats(texts: Iterable[str], model: nn.Module, tokenizer: Any = None) -> None:
     """Refuse edits that read stats (averages, histograms) of another model or tokenizer, whatever their shape."""
     known = "" if tokenizer is None else tokenizer_digest(tokenizer)
     for text in texts:
-        for folder in (folder for part in text.split(" then ") for folder in folders(part)):
+        for folder in folders(text):
             origin = Stats.origin_of(folder)
             remedy = f"so {text!r} does not fit this model: measure {folder!r} on it"
             origin.require_same_source(attention_digests(model), known, remedy)

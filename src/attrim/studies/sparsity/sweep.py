@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...codebooks.base import check_bits
-from ...core.registry import METHODS
+from ...core.registry import EDITS, METHODS
 from ...core.site import Select, Site
-from ...edits.base import Edit
-from ...edits.gate import Gate
-from ...edits.parse import describe, parse_edit
+from ...core.text import describe, parse, parse_chain
+from ...edits import Edit, Gate, RandomDrop, Threshold, Uniform
 from ...edits.quantize import Quantize
-from ...edits.randomdrop import RandomDrop
-from ...edits.threshold import Threshold
-from ...edits.uniform import Uniform
 from ...errors import ParameterError
 from ...runs.result import Result
 from ...stats import Histogram
@@ -102,7 +98,7 @@ class Sweep:
         for settings in (self._thresholds(None), self._methods(None), self._hidden()):
             list(settings)
         for text in (*self.edits, *([self.layer_edit] if self.layer_edit else [])):
-            _edits(text)
+            parse_chain(text)
 
     def settings(self, histogram: Histogram) -> list[Setting]:
         """Every setting that is known before anything is evaluated; one may belong to two groups."""
@@ -111,7 +107,7 @@ class Sweep:
             *self._methods(histogram),
             *self._hidden(),
             *self._controls(),
-            *(self._setting(OTHER, place, *_edits(text)) for place, text in enumerate(self.edits)),
+            *(self._setting(OTHER, place, *parse_chain(text)) for place, text in enumerate(self.edits)),
         ]
 
     def few_bits(self, histogram: Histogram) -> dict[str, Edit]:
@@ -142,7 +138,7 @@ class Sweep:
                 layer,
                 *(
                     dataclasses.replace(edit, select=dataclasses.replace(self.select, layers=[layer]))
-                    for edit in _edits(self.layer_edit)
+                    for edit in parse_chain(self.layer_edit)
                 ),
             )
             for layer in sorted({site.layer for site in self.select.resolve(sites)})
@@ -176,14 +172,14 @@ class Sweep:
         parts = [name, *([f"bits={bits}"] if "bits" in method.options else []), *([options] if options else [])]
         if self.as_coded:
             parts.append("as_coded=true")
-        return self._setting(group, value, parse_edit(f"quantize:{','.join(parts)}"))
+        return self._setting(group, value, parse(EDITS, f"quantize:{','.join(parts)}"))
 
     def _hidden(self) -> Iterator[Setting]:
         for bar in sorted(self.hidden_bars):
-            yield self._setting(HIDDEN_THRESHOLD, bar, parse_edit(f"hidden-threshold:{bar!r}"))
+            yield self._setting(HIDDEN_THRESHOLD, bar, parse(EDITS, f"hidden-threshold:{bar!r}"))
         for bits in sorted(self.hidden_bits):
             coded = ",as_coded=true" if self.as_coded else ""
-            edit = parse_edit(f"hidden-quantize:{self.hidden_method},bits={bits}{coded}")
+            edit = parse(EDITS, f"hidden-quantize:{self.hidden_method},bits={bits}{coded}")
             yield self._setting(HIDDEN_BITS, bits, edit)
 
     def _controls(self) -> Iterator[Setting]:
@@ -195,7 +191,7 @@ class Sweep:
         chosen = tuple(
             dataclasses.replace(edit, select=self.select) if edit.select == Select() else edit for edit in edits
         )
-        return Setting(" then ".join(describe(edit) for edit in chosen), group, value, chosen)
+        return Setting(describe(*chosen), group, value, chosen)
 
 
 def bar_for(histogram: Histogram, share: float) -> float:
@@ -204,7 +200,3 @@ def bar_for(histogram: Histogram, share: float) -> float:
     counts = histogram.counts(edges.tolist()).sum((0, 1)).numpy()
     reached = np.concatenate([[0.0], counts.cumsum()]) / float(histogram.total.sum())
     return float(np.interp(share, reached, edges))
-
-
-def _edits(text: str) -> list[Edit]:
-    return [parse_edit(part) for part in text.split(" then ")]
