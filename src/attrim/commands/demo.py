@@ -27,7 +27,7 @@ class Demo(Command):
     def run(self) -> Outcome:
         """Run the study and show what it found."""
         from ..studies.demo import BAR, CONTROLS, demo
-        from .tables import CAPTION, heads_table, results_table, shares, shares_table
+        from .tables import CAPTION, heads_table, results_table, shares_table
 
         found = demo(
             self.output, limit=self.limit, seed=self.seed, device=self.device, dtype=self.dtype, progress=self.progress
@@ -36,7 +36,7 @@ class Demo(Command):
         sparsity = histogram.sparsity(BAR)
         data = {
             "folder": str(found.folder),
-            "shares": shares(histogram),
+            "shares": histogram.shares(),
             "sparsity": {site.name: row.tolist() for site, row in zip(histogram.sites, sparsity, strict=True)},
             "results": {name: result.to_json() for name, result in found.results.items()},
             "figures": [str(path) for path in found.figures],
@@ -48,7 +48,7 @@ class Demo(Command):
             [
                 shares_table(histogram, "How small the attention weights are (share of weights)"),
                 heads_table(100 * sparsity, histogram.sites, f"Weights not above {BAR:g}, every head (%)"),
-                heads_table(moments.tokens_to_majority(), moments.sites, "Tokens to majority, every head", "{:.1f}"),
+                heads_table(moments.tokens_to_majority(), moments.sites, "Tokens to majority, every head", 1),
                 results_table(found.results, "Question to paragraph, edited", names),
                 CAPTION,
                 "",

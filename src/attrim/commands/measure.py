@@ -53,14 +53,19 @@ class Measure(OnData):
         if self.output is not None and checkpoint is not None:
             stats.save(self.output)
             checkpoint.remove()
-            written = [str(path) for path in draw(stats, self.output / "figures")]
+            written = [str(path) for path in draw(stats, self.output / "figures", tokenizer)]
             notes = [
                 "",
                 f"Stats and figures are in {self.output}:",
                 *(path for path in written if path.endswith("png")),
             ]
-        data = {"model": self.model, "stats": summary(stats), "output": str(self.output or ""), "figures": written}
-        return Outcome(data, [*tables(stats, self.model), *notes])
+        data = {
+            "model": self.model,
+            "stats": {name: stat.summary() for name, stat in stats.items()},
+            "output": str(self.output or ""),
+            "figures": written,
+        }
+        return Outcome(data, [*tables(stats, self.model, tokenizer), *notes])
 
     def _identity(self, task: Task, edits: list[Edit]) -> dict[str, Any]:
         """What the numbers depend on beside what the stats know themselves."""
@@ -96,57 +101,22 @@ def parse_stat(text: str) -> Stat:
     return kind(**values)
 
 
-def summary(stats: Stats) -> dict[str, Any]:
-    """The numbers that are small enough to print: shares of small weights, and every moment of every head."""
-    from ..stats import Histogram, Moments
-    from .tables import shares
+def tables(stats: Stats, model: str, tokenizer: Any) -> list[Any]:
+    """What a person wants to see of the stats, the first table with the model's name."""
+    from ..report.terminal import render_table
 
-    found: dict[str, Any] = {}
-    for name, stat in stats.items():
-        found[name] = {}
-        if isinstance(stat, (Histogram, Moments)):
-            found[name]["sites"] = [site.name for site in stat.sites]
-        if isinstance(stat, Histogram):
-            found[name] |= {"weights": int(stat.total.sum()), "share": shares(stat)}
-        if isinstance(stat, Moments):
-            found[name] |= {moment: getattr(stat, moment)().tolist() for moment in MOMENTS}
-    return found
+    found = [table for stat in stats.values() for table in stat.tables(tokenizer)]
+    return [render_table(dataclasses.replace(table, title=f"{model}: {table.title}" if not number else table.title))
+            for number, table in enumerate(found)]  # fmt: skip
 
 
-MOMENTS = ("maximum", "minimum", "mean", "std", "entropy", "tokens_to_majority")
-
-
-def tables(stats: Stats, model: str) -> list[Any]:
-    """What a person wants to see of the stats; of those with no table it says how to keep them."""
-    from ..stats import Histogram, Moments
-    from .tables import heads_table, shares_table
-
-    shown: list[Any] = []
-    for name, stat in stats.items():
-        if isinstance(stat, Histogram):
-            shown.append(shares_table(stat, f"{model}: how small the attention weights are (share of weights)"))
-        elif isinstance(stat, Moments):
-            shown.append(heads_table(stat.entropy(), stat.sites, "Entropy of the rows (nats)", "{:.2f}"))
-            shown.append(heads_table(stat.tokens_to_majority(), stat.sites, "Tokens to majority", "{:.1f}"))
-        else:
-            shown.append(f"{name} has no table (--output FOLDER writes it to disk).")
-    return shown
-
-
-def draw(stats: Stats, folder: Path) -> list[Path]:
-    """Write the figures of every histogram."""
-    from ..plots import distribution, head_histograms, head_map, save
-    from ..stats import Histogram
+def draw(stats: Stats, folder: Path, tokenizer: Any) -> list[Path]:
+    """Write the charts of every stat; those of a second stat of one kind have its number in their names."""
+    from ..report.paper import save
 
     written: list[Path] = []
     for name, stat in stats.items():
-        if isinstance(stat, Histogram):
-            label = "share of weights ≤ 0.001"
-            figures = {
-                "distribution": distribution(stat),
-                "sparsity-of-heads": head_map(stat.sparsity(1e-3), stat.sites, label),
-                "histogram-of-heads": head_histograms(stat),
-            }
-            suffix = name.removeprefix("Histogram")
-            written += [path for title, figure in figures.items() for path in save(figure, folder / f"{title}{suffix}")]
+        suffix = name.removeprefix(type(stat).__name__)
+        for chart in stat.charts(tokenizer):
+            written += save(dataclasses.replace(chart, name=f"{chart.name}{suffix}"), folder)
     return written

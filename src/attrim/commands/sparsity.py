@@ -129,12 +129,10 @@ class Sparsity(OnData):
         )
 
     def _data(self, found: Findings) -> dict[str, Any]:
-        from .tables import shares
-
         return {
             "model": self.model,
             "folder": str(found.folder),
-            "shares": shares(found.histogram),
+            "shares": found.histogram.shares(),
             "layers": found.layers(),
             "distances": found.distances(),
             "settings": {item.name: {"group": item.group, "value": item.value} for item in found.settings},

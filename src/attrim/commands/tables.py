@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.table import Table
 
+from ..report.terminal import render_table
+from ..stats.display import head_table
+
 if TYPE_CHECKING:
+    from ..core.site import Site
     from ..evaluation import Result
     from ..stats import Histogram
 
-BARS = (1e-4, 1e-3, 1e-2)
 CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
-
-BINNED = (
-    "≤ a bar: read from bins 2 to 3 % wide, exact but for the weights in the bar's own bin (it matters where many "
-    "equal the bar); < 1/n: exact."
-)
 
 
 def results_table(results: Mapping[str, Result], title: str, names: Mapping[str, str] | None = None) -> Table:
@@ -38,41 +36,12 @@ def results_table(results: Mapping[str, Result], title: str, names: Mapping[str,
     return table
 
 
-def shares(histogram: Histogram, bars: Sequence[float] = BARS) -> dict[str, list[float]]:
-    """The share of weights up to each bar, and below 1/n: one number a site and, last, one for all.
-
-    Heads count by their number of weights, so that the numbers are shares of all weights.
-    """
-    totals = np.asarray(histogram.total, dtype=float)
-    columns = {f"≤ {bar:g}": histogram.sparsity(bar) for bar in bars}
-    columns["< 1/n"] = histogram.share_below_uniform()
-    result = {}
-    for name, values in columns.items():
-        counted = np.nan_to_num(np.asarray(values, dtype=float)) * totals
-        result[name] = [*(counted.sum(1) / totals.sum(1)).tolist(), float(counted.sum() / totals.sum())]
-    return result
-
-
 def shares_table(histogram: Histogram, title: str) -> Table:
     """The share of small weights, one row for each site and one for all of them."""
-    columns = shares(histogram)
-    table = Table("role", "layer", "weights", *columns, title=title, caption=BINNED, caption_justify="left")
-    totals = np.asarray(histogram.total).sum(1)
-    for row, site in enumerate(histogram.sites):
-        values = [f"{100 * column[row]:.1f} %" for column in columns.values()]
-        table.add_row(site.role, str(site.layer), f"{totals[row]:,}", *values)
-    table.add_section()
-    table.add_row("all", "", f"{totals.sum():,}", *(f"{100 * column[-1]:.1f} %" for column in columns.values()))
-    return table
+    (table,) = histogram.tables()
+    return render_table(dataclasses.replace(table, title=title))
 
 
-def heads_table(values: Any, sites: Sequence[Any], title: str, form: str = "{:.0f}") -> Table:
+def heads_table(values: Any, sites: Sequence[Site], title: str, digits: int = 0) -> Table:
     """One number for every head; a dash where there is none."""
-    values = np.asarray(values, dtype=float)
-    table = Table("role", "layer", title=title)
-    for head in range(values.shape[1]):
-        table.add_column(str(head), justify="right")
-    for site, row in zip(sites, values, strict=True):
-        numbers = (form.format(value) if np.isfinite(value) else "-" for value in row)
-        table.add_row(site.role, str(site.layer), *numbers)
-    return table
+    return render_table(head_table("heads", title, values, sites, digits=digits))

@@ -105,10 +105,11 @@ def _draw_panels(chart: Panels) -> Figure:
             _tiny(axes, chart, *divmod(number, across))
         elif number >= len(chart.charts) - across:  # the lowest panel of every column has its tick labels
             axes.tick_params(labelbottom=True)
+    below = figure.supxlabel(chart.x_label, fontsize=7 if chart.columns else 8) if chart.x_label else None
+    if chart.y_label:
+        figure.supylabel(chart.y_label, fontsize=8)
     if not chart.columns:
-        legend(figure, chart.charts, chart.legend)
-    figure.supxlabel(chart.x_label, fontsize=8 if not chart.columns else 7)
-    figure.supylabel(chart.y_label, fontsize=8)
+        legend(figure, chart.charts, chart.legend, below)
     return figure
 
 
