@@ -60,8 +60,7 @@ def test_a_function_imported_from_its_module_is_a_plain_function() -> None:
 
 
 def test_registered_classes_appear_without_being_listed() -> None:
-    from attrim.edits.base import EDITS
-    from attrim.stats.base import STATS
+    from attrim.core.registry import EDITS, STATS
 
     members = EDITS.by_class_name() | STATS.by_class_name()
     assert {"Threshold", "Gate", "Uniform", "Histogram", "Mean"} <= set(members)

@@ -39,7 +39,7 @@ _PLACES = {
     "measure": "measurement:measure",
     "sites": "attention.discover:find_sites",
 }
-_REGISTRIES = ("edits.base:EDITS", "stats.base:STATS")
+_REGISTRIES = ("core.registry:EDITS", "core.registry:STATS")
 
 
 def _find(place: str) -> Any:

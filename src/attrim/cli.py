@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .commands import COMMANDS
+from .commands import commands
 from .commands.base import Outcome
 from .commands.parsing import parse
 from .errors import AttrimError
@@ -23,7 +23,7 @@ def main(words: Sequence[str] | None = None) -> int:
     # This must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        command = parse(sys.argv[1:] if words is None else words, COMMANDS)
+        command = parse(sys.argv[1:] if words is None else words, commands())
         _print(command.run(), command.json)
     except AttrimError as error:
         print(f"attrim: {error}", file=sys.stderr)

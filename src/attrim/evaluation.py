@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,14 +16,16 @@ from .attention.context import attach
 from .attention.discover import find_sites
 from .core.call import Call
 from .core.modes import in_mode
-from .core.site import Site
+from .core.text import folders
 from .edits.base import Edit
 from .errors import DataError
+from .models.digests import attention_digests, tokenizer_digest
 from .models.loading import check_fit, longest_input
 from .runs.result import Result as Result
 from .runs.result import mcnemar, paired_bootstrap
 from .runs.run import Run
 from .stats.base import Stat
+from .stats.bundle import Stats
 from .tasks.base import Array, Task
 from .tasks.batching import with_decoder
 from .tasks.replay import Replay
@@ -112,15 +114,58 @@ def evaluate_settings(
     -------
     The results by name, ``"unedited"`` first.
     """
-    if not task.metrics:
-        raise DataError(f"The task {task.registered_name} has no metric to evaluate; use it with 'attrim measure'.")
+    prepared = Prepared(model, task, tokenizer, example)
+    options: dict[str, Any] = {"resamples": resamples, "level": level, "announce": announce}
+    return drive(task, settings, prepared.point, baseline=baseline, run=run, **options)
+
+
+class Prepared:
+    """A model and the tokenised examples of a task, ready to be evaluated any number of times.
+
+    Parameters
+    ----------
+    example : arguments of one forward pass, to find the model's attention with; by default the task's first text.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, tokenizer: Any, example: Any = None) -> None:
+        check_evaluable(task)
+        check_fit(model, tokenizer)
+        task.check(model)
+        longest = longest_input(model, tokenizer)
+        self.model, self.task = model, task
+        self.batches = Replay(lambda: task.batches(tokenizer, longest))
+        self._example = example
+        self._found = False
+
+    def point(self, name: str, edits: Sequence[Edit]) -> Result:
+        """One setting, not yet compared with any other; stores nothing."""
+        if not self._found:
+            find_sites(self.model, first_text(self.model, self.batches) if self._example is None else self._example)
+            self._found = True
+        return _run(self.model, self.task, self.batches, edits, name)
+
+
+def drive(
+    task: Task,
+    settings: Mapping[str, Sequence[Edit]],
+    point: Callable[[str, Sequence[Edit]], Result],
+    *,
+    baseline: Result | None = None,
+    run: Run | None = None,
+    resamples: int = 2000,
+    level: float = 0.95,
+    announce: Callable[[str], None] | None = None,
+) -> dict[str, Result]:
+    """Evaluate what the run does not have yet by calling ``point``, compare it with the unedited model, and store it.
+
+    Parameters
+    ----------
+    settings, baseline, run, resamples, level, announce : as in :func:`evaluate_settings`.
+    point : gives the result of one setting; it may compute it in another process.
+    """
+    check_evaluable(task)
     if UNEDITED in settings and tuple(settings[UNEDITED]):
         raise DataError(f"The name {UNEDITED!r} is kept for the model without edits; choose another one.")
-    check_fit(model, tokenizer)
-    task.check(model)
-    longest = longest_input(model, tokenizer)
-    batches = Replay(lambda: task.batches(tokenizer, longest))
-    found: list[Site] = []
     results: dict[str, Result] = {} if baseline is None else {UNEDITED: baseline}
     for name, edits in {UNEDITED: (), **settings}.items():
         if name in results:
@@ -129,15 +174,29 @@ def evaluate_settings(
         if result is None:
             if announce is not None:
                 announce(name)
-            if not found:
-                found = find_sites(model, first_text(model, batches) if example is None else example)
-            result = _run(model, task, batches, edits, name)
+            result = point(name, edits)
             if name != UNEDITED:
                 result = compare_results(task, result, results[UNEDITED], resamples, level)
             if run is not None:
-                result.store(run, name)
+                result = result.store(run, name)
         results[name] = result
     return results
+
+
+def check_stats(texts: Iterable[str], model: nn.Module, tokenizer: Any = None) -> None:
+    """Refuse edits that read stats (averages, histograms) of another model or tokenizer, whatever their shape."""
+    known = "" if tokenizer is None else tokenizer_digest(tokenizer)
+    for text in texts:
+        for folder in folders(text):
+            origin = Stats.origin_of(folder)
+            remedy = f"so {text!r} does not fit this model: measure {folder!r} on it"
+            origin.require_same_source(attention_digests(model), known, remedy)
+
+
+def check_evaluable(task: Task) -> None:
+    """Refuse a task that has nothing to score."""
+    if not task.metrics:
+        raise DataError(f"The task {task.registered_name} has no metric to evaluate; use it with 'attrim measure'.")
 
 
 def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], name: str) -> Result:

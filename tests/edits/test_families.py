@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import attrim
+from attrim.core.registry import FAMILIES
 from attrim.core.site import Site
 from attrim.edits import Constant, Offset
-from attrim.edits.families import FAMILIES, constant_edits, make_constants
+from attrim.edits.families import constant_edits, make_constants
 from attrim.errors import DataError, ParameterError, ShapeError, UnknownName
 from attrim.scores import budget
 from attrim.stats.mean import Counts, Mean, count_summary, split_half

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import attrim.stats.resume
+from attrim.core.registry import STATS
 from attrim.core.site import Select
 from attrim.errors import ArtefactError, ParameterError
 from attrim.measurement import Checkpoint, measure
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.stats import Histogram, Mean, Moments, Sample, Stat
-from attrim.stats.base import STATS
 from attrim.stats.bundle import Stats
 from attrim.stats.distance import RowDistance
 from attrim.stats.resume import patient_interrupt

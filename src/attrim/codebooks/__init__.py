@@ -1,6 +1,7 @@
 """Codebooks: the few values that attention weights are reduced to, made by a method that is found by its name."""
 
-from .base import METHODS, make_codebook
+from ..core.registry import METHODS
+from .base import make_codebook
 from .codebook import Codebook
 from .report import Report, report
 

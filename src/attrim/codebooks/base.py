@@ -9,13 +9,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..core.registry import Registry
+from ..core.registry import METHODS, RELEASED
 from ..errors import ParameterError
 from .codebook import Codebook, Scope
 
 Kind = Literal["fixed", "grouped", "fitted"]
-METHODS: Registry[Method] = Registry("quantising method", "attrim.codebooks")
-RELEASED: Registry[Callable[..., Tensor]] = Registry("released quantising function", "attrim.codebooks")
 LARGEST_BITS = 16
 
 

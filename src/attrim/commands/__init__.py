@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from .bake import Bake
-from .base import Command, Outcome
-from .constant import Constant
-from .demo import Demo
-from .evaluate import Evaluate
-from .export import Export
-from .ls import Ls
-from .measure import Measure
-from .sites import Sites
-from .sparsity import Sparsity
-from .train import Train
+from ..core.registry import COMMANDS, STUDIES
+from .base import Command
 
-COMMANDS: dict[str, type[Command]] = {
-    "demo": Demo,
-    "ls": Ls,
-    "sites": Sites,
-    "measure": Measure,
-    "evaluate": Evaluate,
-    "export": Export,
-    "train": Train,
-    "bake": Bake,
-    "sparsity": Sparsity,
-    "constant": Constant,
-}
 
-__all__ = [
-    "COMMANDS",
-    "Bake",
-    "Command",
-    "Constant",
-    "Demo",
-    "Evaluate",
-    "Export",
-    "Ls",
-    "Measure",
-    "Outcome",
-    "Sites",
-    "Sparsity",
-    "Train",
-]
+def commands() -> dict[str, type[Command]]:
+    """Every command by name: the verbs, and one for each study."""
+    from .study import command_of
+
+    return {name: COMMANDS[name] for name in COMMANDS} | {name: command_of(STUDIES[name]) for name in STUDIES}

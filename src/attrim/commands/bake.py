@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import UseAppendAction
 
-from .base import OnModel, Outcome
+from ..studies.bench import Source
+from .base import Command, Outcome, register
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from ..baking import Cost, Speed
 
 
-@dataclass(kw_only=True)
-class Bake(OnModel):
+@register("bake")
+@dataclass(frozen=True, kw_only=True)
+class Bake(Command, Source):
     """Make edits permanent: weights that constant and switched-off heads do not need leave the model."""
 
     edit: UseAppendAction[tuple[str, ...]]
-    """An edit to bake (repeatable, in order): constant:FOLDER, gate:0,heads=0/3+5/11, gate:0.5,layers=2."""
+    """What to bake: constant:FOLDER, gate:0,heads=0/3+5/11, or several in order: 'gate:0,heads=3 then gate:0.5'."""
     output: Path
     """Folder to write the new model to."""
     kind: str = "saved"
@@ -39,16 +41,17 @@ class Bake(OnModel):
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
         from ..baking import bake, cost
+        from ..core.text import one_chain
+        from ..evaluation import check_stats
         from ..models.loading import quiet, saved_kind
-        from ..studies.settings import parse_settings
 
         self._check()
-        settings = parse_settings(self.edit, self.select())
-        kind = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
-        model = self.load_model(kind)
+        edits = one_chain(self.edit, self.select())
+        saved = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
+        model = dataclasses.replace(self, kind=saved).load_model()
         tokenizer = self._tokenizer()
-        self.check_stats(self.edit, model, tokenizer)
-        baked = bake(model, *(edit for edits in settings.values() for edit in edits))
+        check_stats(self.edit, model, tokenizer)
+        baked = bake(model, *edits)
         notes = [f"The model is in {self.output}; load it with attrim.load, or give the folder to any attrim command."]
         length = self._length(model, baked)
         before, after = cost(model, length), cost(baked, length)
@@ -82,7 +85,7 @@ class Bake(OnModel):
         from ..errors import ArtefactError
 
         try:
-            return self.load_tokenizer()
+            return self.loaded_tokenizer
         except ArtefactError:
             return None
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
 from ..errors import ParameterError
-from .base import OnModel, Outcome
+from ..studies.bench import Source
+from .base import Command, Outcome, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
     from ..edits import Edit
 
 
-@dataclass(kw_only=True)
-class Export(OnModel):
+@register("export")
+@dataclass(frozen=True, kw_only=True)
+class Export(Command, Source):
     """Write query, key, value, scores, weights and output of one head, or one tensor, as hexadecimal words.
 
     Choose the head with --select-layers and --select-heads. A quantize edit with a fixed codebook adds the codebook
     and the codes.
     """
 
-    model: Positional[Annotated[str, arg(metavar="MODEL")]] = ""
+    model: Positional[Annotated[Any, arg(metavar="MODEL", constructor=str)]] = ""
     """Hub name, local folder, or built-in name (attrim ls models); not with --tensor."""
     text: str = ""
     """The text that the model reads."""
@@ -36,15 +38,15 @@ class Export(OnModel):
     format: str = "float32"
     """float32, or fixed point such as q8.8 (8 integer bits with the sign, 8 fraction bits)."""
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """Edits that are active meanwhile, in order (repeatable); a tensor takes one quantize edit, for its codes."""
+    """Edits that are switched on meanwhile, several in order with then; a tensor takes one quantize edit."""
 
     def run(self) -> Outcome:
         """Write the files."""
         from rich.table import Table
 
-        from ..edits import parse_edit
+        from ..core.text import one_chain
 
-        edits = [parse_edit(text) for text in self.edit]
+        edits = one_chain(self.edit)
         tensors = self._head(edits) if self.tensor is None else self._tensor(self.tensor, edits)
         what = f"{self.model}: {self.format} words of one head" if self.tensor is None else f"{self.format} words"
         table = Table("file", "rows x columns", title=what)
@@ -62,8 +64,8 @@ class Export(OnModel):
             raise ParameterError(
                 "Give MODEL and --text to export a head, or --tensor FILE.safetensors:NAME to export a tensor."
             )
-        model, tokenizer = self.load_model(), self.load_tokenizer()
-        self.check_stats(self.edit, model, tokenizer)
+        model, tokenizer = self.loaded_model, self.loaded_tokenizer
+        self.check_stats(self.edit)
         check_fit(model, tokenizer)
         inputs = {name: value.to(self.device) for name, value in tokenizer(self.text, return_tensors="pt").items()}
         return export_head(model, inputs, self.select(), self.output, self.format, edits)

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from .base import Command, Outcome
+from .base import Command, Outcome, register
 
 Row = dict[str, str]
 
 
-@dataclass(kw_only=True)
+@register("ls")
+@dataclass(frozen=True, kw_only=True)
 class Ls(Command):
     """List the built-in models, or every task, edit, stat or study."""
 
@@ -54,25 +55,27 @@ def _registered(registry: Any, base: type | None = None) -> list[Row]:
 
 
 def _tasks() -> list[Row]:
-    from ..tasks import TASKS, Task
+    from ..core.registry import TASKS
+    from ..tasks import Task
 
     return _registered(TASKS, Task)
 
 
 def _edits() -> list[Row]:
-    from ..edits.base import EDITS, Edit
+    from ..core.registry import EDITS
+    from ..edits.base import Edit
 
     return _registered(EDITS, Edit)
 
 
 def _stats() -> list[Row]:
-    from ..stats.base import STATS
+    from ..core.registry import STATS
 
     return _registered(STATS)
 
 
 def _studies() -> list[Row]:
-    from ..studies.base import STUDIES
+    from ..core.registry import STUDIES
 
     return _registered(STUDIES)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import UseAppendAction
 
 from ..errors import ParameterError
+from ..studies.bench import TrainingBench
 from ..training.recipe import Recipe
-from .base import Outcome
-from .training import OnTraining
+from .base import Command, Outcome, register
 
 if TYPE_CHECKING:
     from ..edits import Edit
-    from ..tasks import Task
     from ..training.finetuning import Finetuned
 
 
-@dataclass(kw_only=True)
-class Train(OnTraining, Recipe):
+@register("train")
+@dataclass(frozen=True, kw_only=True)
+class Train(Command, TrainingBench, Recipe):
     """Fine-tune a model on a task; a run that was killed goes on, and ends with the same weights."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -36,7 +37,7 @@ class Train(OnTraining, Recipe):
     keep_best: bool = False
     """Save the weights with the best evaluation instead of the last ones."""
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """Edit that is switched on during training and evaluation (repeatable; applied in order)."""
+    """Edits that are switched on during training and evaluation: entries in order are joined by then."""
     output: Path | None = Path("runs")
     """Folder of runs; the run's folder holds the trained model."""
     save: Path | None = None
@@ -44,31 +45,26 @@ class Train(OnTraining, Recipe):
 
     def run(self) -> Outcome:
         """Load everything, train what is not trained yet, and say how good the model is."""
-        from ..edits import parse_edit
+        from ..core.text import one_chain
         from ..runs.files import replace_folder, storage
-        from ..runs.run import Run
         from ..training.finetuning import finetune
-        from ..training.loop import own_randomness, seed_everything
 
         self._check()
-        recipe = Recipe(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Recipe)})
-        edits = [parse_edit(text) for text in self.edit]
-        training, validation = self.tasks()
-        with own_randomness():
-            seed_everything(self.seed, "head")
-            model = self._load(training)
-        tokenizer = self.load_tokenizer()
-        self.check_stats(self.edit, model, tokenizer)
+        recipe = Recipe(**{item.name: getattr(self, item.name) for item in dataclasses.fields(Recipe)})
+        edits = one_chain(self.edit)
+        training, validation = self.training_task(), self.validation_task()
+        model, tokenizer = self.loaded_model, self.loaded_tokenizer
+        self.check_stats(self.edit)
         if getattr(model.config, "pad_token_id", None) is None:
             model.config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
-        with Run.open(self.output or Path("runs"), self._identity(training, validation, edits), name="train") as run:
+        with self.begin("train", self._identity(recipe, edits)) as bench:
             found = finetune(
                 model,
                 tokenizer,
                 training,
                 validation,
                 recipe,
-                run,
+                bench.require_run(),
                 edits=edits,
                 select=self.select(),
                 evaluate_every=self.evaluate_every,
@@ -78,7 +74,7 @@ class Train(OnTraining, Recipe):
         if self.save is not None:
             with storage(self.save):
                 replace_folder(self.save, lambda part: shutil.copytree(found.folder, part, dirs_exist_ok=True))
-        return self._outcome(found, run.folder)
+        return self._outcome(found, bench.run_folder)
 
     def _check(self) -> None:
         self.check()
@@ -87,48 +83,41 @@ class Train(OnTraining, Recipe):
         if self.save is not None and self.save.exists() and not (self.save / "config.json").exists():
             raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
 
-    def _load(self, task: Task) -> Any:
-        """Load the model with the head that it has for this task, or with a new one."""
+    def load_model(self, **options: Any) -> Any:
+        """Load the model with the head that it has for this task, or with a new one that the seed fixes."""
         from ..training.finetuning import name_labels
+        from ..training.loop import own_randomness, seed_everything
 
-        options = {**self.model_options(), "dtype": "float32"}  # the recipe's number type is that of the computation
-        model = task.load_model(self.model, **options, new_head=True)
-        name_labels(model, getattr(task, "labels", ()))
+        with own_randomness():
+            seed_everything(self.seed, "head")
+            # The recipe's number type is that of the computation.
+            model = super().load_model(**{"dtype": "float32", "new_head": True, **options})
+        name_labels(model, getattr(self.loaded_task, "labels", ()))
         return model
 
-    def _identity(self, training: Task, validation: Task, edits: list[Edit]) -> dict[str, Any]:
-        """Everything that the trained weights, and which of them are kept, depend on."""
-        from .evaluate import tensors_digest
+    def _identity(self, recipe: Recipe, edits: Sequence[Edit]) -> dict[str, Any]:
+        """What the trained weights, and which of them are kept, depend on beside the bench."""
+        from ..edits.saving import fingerprint
 
-        recipe = {field.name: getattr(self, field.name) for field in dataclasses.fields(Recipe)}
-        del recipe["checkpoint_every"]
         return {
-            "model": self.model,
-            "revision": self.revision,
-            "training": training.options(),
-            "training_data": training.fingerprint(),
-            "validation": validation.options(),
-            "validation_data": validation.fingerprint(),
-            "recipe": recipe,
+            "recipe": {name: value for name, value in vars(recipe).items() if name != "checkpoint_every"},
             "evaluate_every": self.evaluate_every,
             "keep_best": self.keep_best,
-            "edits": list(self.edit),
-            "tensors": tensors_digest(edits) if edits else None,
-            "select": self.select().to_json(),
+            "edits": fingerprint(edits),
         }
 
     def _outcome(self, found: Finetuned, folder: Path) -> Outcome:
         from rich.table import Table
 
         names = list(next(iter(found.validations.values())).metrics)
-        table = Table("step", *names, title=f"{self.model} on {self.task}, while it was trained")
+        table = Table("step", *names, title=f"{self.name} on {self.task_name}, while it was trained")
         for step, result in found.validations.items():
             table.add_row(
                 f"{step}{' (saved)' * (step == found.step)}", *(f"{result.metrics[name]:.2f}" for name in names)
             )
         place = self.save or found.folder
         data = {
-            "model": self.model,
+            "model": self.name,
             "folder": str(folder),
             "saved": str(place),
             "step": found.step,

@@ -525,12 +525,14 @@ class Table(Chart):
     ----------
     caption : stands below it.
     sections : numbers of the rows above which a line is drawn, such as that of the total.
+    detail : too long for a screen, so it is written to a file only.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
     sections: Sequence[int] = ()
+    detail: bool = False
 
     def check(self) -> None:
         """One cell for each column."""

@@ -1,13 +1,29 @@
-"""Registries: a method is one file with one decorator, found by name without being listed anywhere else."""
+"""Registries: a method is one file with one decorator, found by name without being listed anywhere else.
+
+The registries themselves are at the end: a name and a package each, so that texts can be parsed and members listed
+without importing the packages before something is looked up.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..errors import UnknownName
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..codebooks.base import Method
+    from ..commands.base import Command
+    from ..edits.base import Edit
+    from ..edits.families import Family
+    from ..scores.base import Score
+    from ..stats.base import Stat
+    from ..studies.base import Study
+    from ..tasks.base import Task
 
 T = TypeVar("T")
 Registered = TypeVar("Registered")
@@ -60,3 +76,14 @@ class Registry(Generic[T]):
         """The members keyed by their class names, as they appear in Python (``"Threshold"``)."""
         self._scan()
         return {getattr(member, "__name__", name): member for name, member in self._members.items()}
+
+
+EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
+STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
+SCORES: Registry[Score] = Registry("score", "attrim.scores")
+TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
+STUDIES: Registry[type[Study]] = Registry("study", "attrim.studies")
+METHODS: Registry[Method] = Registry("quantising method", "attrim.codebooks")
+RELEASED: Registry[Callable[..., Tensor]] = Registry("released quantising function", "attrim.codebooks")
+FAMILIES: Registry[Family] = Registry("constant family", "attrim.edits")
+COMMANDS: Registry[type[Command]] = Registry("command", "attrim.commands")

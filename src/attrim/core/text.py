@@ -92,3 +92,64 @@ def _takes(hint: Any) -> str:
         if get_origin(option) is Literal:
             words.append(f"one of {', '.join(filter(None, get_args(option)))}")
     return " or ".join(words)
+
+
+def parse_chain(text: str, select: Any = None) -> list[Any]:
+    import dataclasses
+
+    from ..edits.parse import parse_edit
+    from .site import Select
+
+    edits = [parse_edit(part) for part in text.split(" then ")]
+    return [
+        dataclasses.replace(edit, select=select) if select is not None and edit.select == Select() else edit
+        for edit in edits
+    ]
+
+
+def one_chain(texts: Any, select: Any = None) -> list[Any]:
+    if len(texts) > 1:
+        raise ParameterError("Several --edit; use then.")
+    return [edit for text in texts for edit in parse_chain(text, select)]
+
+
+def parse(registry: Any, text: str) -> Any:
+    name, _, options = text.partition(":")
+    kind = registry[name]
+    return kind(**parse_options([option for option in options.split(",") if option], kind, f"{registry.kind} {name}"))
+
+
+def parse_heads(text: str) -> Any:
+    from ..edits.parse import parse_edit
+
+    return parse_edit(f"uniform:heads={text}").select.heads
+
+
+def folders(text: str) -> list[str]:
+    from ..edits.parse import folders as of_edit
+
+    return [folder for part in text.split(" then ") for folder in of_edit(part)]
+
+
+def describe(edit: Any) -> str:
+    from ..edits.parse import describe as of_edit
+
+    return of_edit(edit)
+
+
+def parse_options(texts: Any, kind: Any, owner: str) -> dict[str, Any]:
+    import inspect
+    from typing import get_type_hints
+
+    hints = get_type_hints(kind)
+    known = [name for name in inspect.signature(kind).parameters if name != "select"]
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise ParameterError(f"The option {text!r} of the {owner} has no value; write {name}=VALUE.")
+        if name not in known:
+            raise UnknownName(f"option of the {owner}", name, known)
+        values[name] = convert(value.strip(), hints[name], f"option {name!r} of the {owner}")
+    return values

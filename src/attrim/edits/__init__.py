@@ -1,6 +1,7 @@
 """Edits: what changes the attention of a model. One method a file, found by name in :data:`EDITS`."""
 
-from .base import EDITS, Edit, register
+from ..core.registry import EDITS
+from .base import Edit, register
 from .constant import Constant
 from .gate import Gate
 from .hidden_quantize import HiddenQuantize

@@ -8,11 +8,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.call import Call
-from ..core.registry import Registry
+from ..core.registry import EDITS
 from ..core.site import Select
 from .fields import read_numbers
 
-EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
 register = EDITS.register
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.registry import Registry
+from ..core.registry import FAMILIES
 from ..core.site import Site
 from ..errors import DataError, ParameterError, ShapeError
 from ..stats.mean import Mean
@@ -42,9 +42,6 @@ class Family:
 
     def __post_init__(self) -> None:
         self.__doc__ = self.make.__doc__
-
-
-FAMILIES: Registry[Family] = Registry("constant family", "attrim.edits")
 
 
 def make_constants(

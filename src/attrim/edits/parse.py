@@ -9,10 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.registry import EDITS
 from ..core.site import Select
 from ..core.text import convert
 from ..errors import ParameterError, UnknownName
-from .base import EDITS, Edit
+from .base import Edit
 from .fields import hints_of
 
 SELECT_FIELDS = ("roles", "layers", "heads", "names")

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..codebooks.base import METHODS, RELEASED, Method, check_bits, make_codebook
+from ..codebooks.base import Method, check_bits, make_codebook
 from ..codebooks.codebook import Codebook, Scope, straight_through
 from ..codebooks.fitted import fit_histogram
 from ..codebooks.population import fit_groups
 from ..core.call import Call
+from ..core.registry import METHODS, RELEASED
 from ..errors import ParameterError
 from ..stats.base import not_finite
 from ..stats.histogram import Histogram

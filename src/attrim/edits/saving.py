@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.registry import EDITS
 from ..core.site import Select
 from ..errors import AttrimError
 from ..runs.artefact import Artefact, content
-from .base import EDITS, Edit
+from .base import Edit
 
 STORE = Artefact("edits", source="a folder of save_edits", remedy="save them again")
 INDEX = STORE.index
@@ -49,6 +50,14 @@ def fingerprint(edits: Iterable[Edit]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(content(tensor))
     return digest.hexdigest()
+
+
+def holds_tensors(edits: Iterable[Edit]) -> bool:
+    """Whether any of the edits holds tensors, which its text only names."""
+    tensors: dict[str, Tensor] = {}
+    for number, edit in enumerate(edits):
+        _entry(edit, f"{number}", tensors)
+    return bool(tensors)
 
 
 def _entry(edit: Edit, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -20,8 +20,9 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 def weights_digest(model: nn.Module) -> str:
     """A hash of a model's class, configuration and weights, so that a trained copy is not taken for the model."""
-    config: Any = model.config
-    digest = hashlib.sha256(f"{type(model).__name__} {config.to_json_string(use_diff=False)}".encode())
+    config: Any = getattr(model, "config", None)  # plain modules have none
+    described = config.to_json_string(use_diff=False) if hasattr(config, "to_json_string") else ""
+    digest = hashlib.sha256(f"{type(model).__name__} {described}".encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(content(tensor))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table as Rows
 from rich.text import Text
 
@@ -32,17 +32,12 @@ LEVELS = " ▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 
 
-def show(chart: Chart, console: Console | None = None) -> None:
-    """Print a chart or a table."""
-    (console or Console()).print(render(chart))
-
-
-def render(chart: Chart) -> RenderableType:
+def show(chart: Chart) -> RenderableType:
     """A chart or a table as what rich prints."""
     return _RENDERERS[type(chart)](chart)
 
 
-def render_table(table: Table) -> Rows:
+def _table(table: Table) -> Rows:
     """A table; columns of numbers stand to the right."""
     rows = Rows(title=table.title or None, caption=table.caption or None, caption_justify="left")
     for column in table.columns:
@@ -197,7 +192,7 @@ def _regions(chart: ImageRegions) -> Rows:
 
 def _panels(chart: Panels) -> RenderableType:
     title = _title(chart, ", ".join(label for label in (chart.y_label, chart.x_label) if label))
-    shown = [render(one) for one in chart.charts[:PANELS]]
+    shown = [show(one) for one in chart.charts[:PANELS]]
     return Group(Text(title, style="italic"), *shown, *_more(len(chart.charts), "panels"))
 
 
@@ -219,7 +214,7 @@ def _any(values: Any) -> bool:
 
 
 _RENDERERS: dict[type[Chart], Callable[[Any], RenderableType]] = {
-    Table: render_table,
+    Table: _table,
     HeadMatrix: _heads,
     Curve: _curve,
     TrainingSteps: _curve,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from ..core.charts import Column, Table
 from ..errors import DataError
 from .run import Run
 
@@ -128,6 +129,7 @@ def _matching(before: Columns, after: Columns) -> tuple[list[str], int]:
 
 
 Array = NDArray[Any]
+CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class Result:
     distances : how far the outputs are from those of the unedited model.
     p_value : McNemar's test against the unedited model, where answers are right or wrong.
     seconds : time for the forward passes.
+    name : what a run keeps it under; empty for one that is not stored.
     """
 
     metrics: dict[str, float]
@@ -156,6 +159,7 @@ class Result:
     distances: dict[str, float] = field(default_factory=dict)
     p_value: float | None = None
     seconds: float = 0.0
+    name: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the per-example arrays, as JSON values."""
@@ -169,14 +173,15 @@ class Result:
             "seconds": self.seconds,
         }
 
-    def store(self, run: Run, setting: str) -> None:
-        """Keep the result in a run."""
+    def store(self, run: Run, setting: str) -> Result:
+        """Keep the result in a run, and return it with the name that it is kept under."""
         arrays = {"outputs": torch.from_numpy(self.outputs), "labels": torch.from_numpy(self.labels)}
         # The arrays come first: a setting that the database knows is then always complete.
         run.save_arrays(setting, arrays)
         run.store(
             setting, {**self.metrics, "zero_share": self.zero_share, **self.distances}, self.columns, self.to_json()
         )
+        return replace(self, name=setting)
 
     @classmethod
     def load(cls, run: Run, setting: str) -> Result | None:
@@ -195,4 +200,33 @@ class Result:
             distances=fields["distances"],
             p_value=fields["p_value"],
             seconds=fields["seconds"],
+            name=setting,
         )
+
+
+def results_table(
+    results: Mapping[str, Result], title: str, names: Mapping[str, str] | None = None, name: str = "results"
+) -> Table:
+    """One row for each setting; ``names`` are what to call settings instead of their own text."""
+    first, *others = next(iter(results.values())).metrics
+    distances = list(dict.fromkeys(key for result in results.values() for key in result.distances))
+    columns = [
+        Column("setting"),
+        Column("zeros", "percent", 1),
+        Column(first, "number"),
+        Column("change"),
+        *(Column(other, "number") for other in others),
+        *(Column(key, "number", 4) for key in distances),
+    ]
+    rows = [
+        [
+            (names or {}).get(setting, setting),
+            result.zero_share,
+            result.metrics[first],
+            str(result.changes[first]) if first in result.changes else "",
+            *(result.metrics[other] for other in others),
+            *(result.distances.get(key) for key in distances),
+        ]
+        for setting, result in results.items()
+    ]
+    return Table(name, title, columns=columns, rows=rows, caption=CAPTION)

@@ -189,6 +189,22 @@ class Run(Tables):
             ) from error
         return cls(folder, config)
 
+    def write(self, name: str, values: Any) -> Path:
+        """Write JSON values to a file of the run's folder."""
+        path = self.folder / name
+        with storage(self.folder):
+            replace_file(path, json.dumps(values, indent=1, allow_nan=False).encode())
+        return path
+
+    def read_json(self, name: str) -> Any:
+        """The inverse of :meth:`write`."""
+        try:
+            return json.loads((self.folder / name).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise ArtefactError(
+                f"{self.folder / name} is missing or damaged ({error}); repeat the command of this run."
+            ) from error
+
     def save_arrays(self, name: str, tensors: Mapping[str, Any]) -> Path:
         """Write named tensors to ``arrays/NAME.safetensors``."""
         path = self._array_path(name)

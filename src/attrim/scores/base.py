@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, overload
 import torch
 from torch import Tensor, nn
 
-from ..core.registry import Registry
+from ..core.registry import SCORES
 from ..core.site import Site
 from ..errors import ArtefactError, DataError, SelectionError, ShapeError
 
@@ -31,7 +31,6 @@ class Score(Protocol):
         """
 
 
-SCORES: Registry[Score] = Registry("score", "attrim.scores")
 register = SCORES.register
 
 

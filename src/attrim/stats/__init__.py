@@ -1,6 +1,7 @@
 """Stats: what attention does over a whole data set, in memory that does not grow with it."""
 
-from .base import STATS, Stat
+from ..core.registry import STATS
+from .base import Stat
 from .histogram import Histogram
 from .mean import Mean
 from .moments import Moments

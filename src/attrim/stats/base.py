@@ -12,12 +12,11 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.charts import Chart, Table
-from ..core.registry import Registry
+from ..core.registry import STATS
 from ..core.site import Site
 from ..errors import ArtefactError, DataError, SelectionError
 from .integers import grown, normalise_wide
 
-STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
 register = STATS.register
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from ..core.charts import Chart, Table
+from ..core.registry import STATS
 from ..errors import ArtefactError, AttrimError, UnknownName
 from ..runs.artefact import Artefact
-from .base import STATS, Stat
+from .base import Stat
 from .origin import Origin
 
 STORE = Artefact("stats", source="a folder that a measurement wrote", remedy="restore them or measure again")
@@ -26,6 +29,7 @@ class Stats(Mapping[str, Stat]):
 
     def __init__(self, stats: Iterable[Stat], origin: Origin | None = None) -> None:
         self.origin = origin or Origin()
+        self.folder: Path | None = None  # where they are saved, if they are
         self._stats: dict[str, Stat] = {}
         for stat in stats:
             kind = type(stat).__name__
@@ -60,16 +64,39 @@ class Stats(Mapping[str, Stat]):
 
     def save(self, folder: str | Path) -> Path:
         """Write everything to ``folder``, which holds the old stats or the new ones at any moment, never a mixture."""
-        return save_stats(self.values(), folder, self.origin)
+        self.folder = save_stats(self.values(), folder, self.origin)
+        return self.folder
 
     @classmethod
     def load(cls, folder: str | Path) -> Stats:
         """The stats that :meth:`save` wrote to ``folder``."""
         index, tensors = STORE.read(folder)
         try:
-            return cls(_read_stats(index["stats"], tensors), Origin.from_json(index["origin"]))
+            stats = cls(_read_stats(index["stats"], tensors), Origin.from_json(index["origin"]))
         except (KeyError, TypeError, ValueError) as error:
             raise STORE.damaged(folder, str(error)) from error
+        stats.folder = Path(folder)
+        return stats
+
+    @classmethod
+    def stored(cls, folder: str | Path, stats: Sequence[Stat]) -> Stats | None:
+        """What an earlier pass left in ``folder``, if it had stats with the same options; None if there is none."""
+        if not (Path(folder) / INDEX).exists():
+            return None
+        try:
+            known = cls.load(folder)
+        except ArtefactError:
+            return None  # damaged: measuring again replaces it
+        wanted = [(type(stat), stat.options()) for stat in stats]
+        return known if [(type(stat), stat.options()) for stat in known.values()] == wanted else None
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The tables of all stats; those of a second stat of one class have its number in their names."""
+        return [table for name, stat in self.items() for table in _numbered(name, stat, stat.tables(tokenizer))]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The charts of all stats, named like the tables."""
+        return [chart for name, stat in self.items() for chart in _numbered(name, stat, stat.charts(tokenizer))]
 
     @staticmethod
     def origin_of(folder: str | Path) -> Origin:
@@ -78,6 +105,15 @@ class Stats(Mapping[str, Stat]):
             return Origin.from_json(STORE.read_index(folder)["origin"])
         except (KeyError, TypeError, ValueError) as error:
             raise STORE.damaged(folder, str(error)) from error
+
+
+Shown = TypeVar("Shown", bound=Chart)
+
+
+def _numbered(name: str, stat: Stat, shown: Iterable[Shown]) -> list[Shown]:
+    """Charts with the number of their stat among those of its class (``-2``) in their names."""
+    number = name.removeprefix(type(stat).__name__)
+    return [dataclasses.replace(chart, name=f"{chart.name}{number}") for chart in shown]
 
 
 class UnknownStat(UnknownName, KeyError):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .base import STUDIES
+from ..core.registry import STUDIES
 
 __all__ = ["STUDIES"]

@@ -1,11 +1,67 @@
-"""What a study is: a registered function from its parameters to what it found."""
+"""What a study is: one object whose fields are its flags, its YAML keys and its Python arguments.
+
+This module imports no torch: the command line reads the fields of every study before anything is computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ..core.registry import Registry
+from ..core import record
+from ..core.registry import STUDIES
+from .bench import Bench
 
-STUDIES: Registry[Callable[..., Any]] = Registry("study", "attrim.studies")
+if TYPE_CHECKING:
+    from .findings import Findings
+
+Value = TypeVar("Value")
 register = STUDIES.register
+
+
+def own_run(default: Value) -> Value:
+    """A field of a study that everything it computes depends on: another value is another run.
+
+    Other fields only say what to try, so that one run can be added to.
+    """
+    given: Any = field(default=default, metadata={"own_run": True})
+    return given
+
+
+@dataclass(frozen=True)
+class Study:
+    """Base of all studies: :meth:`work` does the experiment, with everything that it needs from the bench.
+
+    Attributes
+    ----------
+    bench : the bench that it needs, whose fields are flags of its command too.
+    kind : the model kind that it needs, whatever the task (``"auto"`` is the model without a head).
+    """
+
+    registered_name: ClassVar[str]
+    bench: ClassVar[type[Bench]] = Bench
+    kind: ClassVar[str] = ""
+
+    def run(self, bench: Bench) -> Findings:
+        """Do the experiment, or what a run of it left undone, and keep what it found in the run's folder."""
+        if self.kind and not bench.kind:
+            bench = dataclasses.replace(bench, kind=self.kind)
+        with bench.begin(self.registered_name, self.identity()) as opened:
+            findings = self.work(opened)
+            findings.save(opened.require_run())
+        return findings
+
+    def work(self, bench: Bench) -> Findings:
+        """The experiment itself; ``bench`` has an open run."""
+        raise NotImplementedError
+
+    @classmethod
+    def findings(cls) -> type[Findings]:
+        """The class of what :meth:`run` gives, to read a run back."""
+        raise NotImplementedError
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that everything depends on, as JSON values (:func:`own_run`)."""
+        names = [item.name for item in dataclasses.fields(self) if item.metadata.get("own_run")]
+        return {name: record.dump(getattr(self, name)) for name in names}

@@ -1,6 +1,7 @@
 """Tasks: data, the model head they need, and the metric. One task a class, found by name (``glue/sst2``)."""
 
-from .base import TASKS, Task, load_task
+from ..core.registry import TASKS
+from .base import Task, load_task
 from .batching import Batch
 from .encoding import Example, Row
 

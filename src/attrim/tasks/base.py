@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..core.registry import Registry
+from ..core.registry import TASKS
 from ..errors import DataError
 from ..models.loading import load_model, longest_input
 from ..models.tiny import TINY
@@ -22,7 +22,6 @@ from .batching import Batch, make_batches, sample, shuffle_batches, shuffle_rows
 from .encoding import Encode, Example, Row, encode_texts
 from .layouts import Layout, arranged
 
-TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
 register = TASKS.register
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ from tyro.conf import UseAppendAction
 from ..errors import ParameterError
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How to train, apart from the model, the data and the loss."""
 
@@ -95,7 +95,7 @@ class Recipe:
         return self.learning_rate * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProbeRecipe(Recipe):
     """How to train a probe; the defaults are those of PAPA (https://arxiv.org/abs/2211.03495)."""
 

@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...edits.families import FAMILIES
+from ...core.registry import FAMILIES, SCORES
 from ...errors import ParameterError, UnknownName
-from ...scores import SCORES, Scores, budget, budget_size
+from ...scores import Scores, budget, budget_size
 from ...scores.lambdas import RATE
 from ...training.recipe import ProbeRecipe
 

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...core.registry import SCORES
 from ...core.site import Site
 from ...probing.probed import Probed
 from ...runs.run import Run
-from ...scores import SCORES, Scores
+from ...scores import Scores
 from ...scores.lambdas import lambda_scores, train_lambdas
 from ...tasks import Task
 from .design import LAMBDAS, Design

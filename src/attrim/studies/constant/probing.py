@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...attention.context import edit
+from ...core.registry import FAMILIES
 from ...edits.base import Edit
 from ...edits.constant import Constant
-from ...edits.families import FAMILIES, constant_edits
+from ...edits.families import constant_edits
 from ...evaluation import evaluate
 from ...probing.hidden_states import Features, extract, remove_features
 from ...probing.probe import Probe, load_probe, make_probe, save_probe

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...core.registry import TASKS
 from ...errors import ArtefactError
 from ...evaluation import UNEDITED
 from ...measurement import Stats
 from ...runs.files import replace_file, storage
 from ...runs.result import Result
 from ...runs.run import Run
-from ...tasks import TASKS
 from .sweep import Setting
 
 SETTINGS = "settings.json"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...codebooks.base import METHODS, check_bits
+from ...codebooks.base import check_bits
+from ...core.registry import METHODS
 from ...core.site import Select, Site
 from ...edits import Edit, Gate, RandomDrop, Threshold, Uniform, parse_edit
 from ...edits.parse import describe

@@ -1,0 +1,73 @@
+"""One command for every study: its flags are the fields of the study and of the bench that it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from .base import Command, Outcome
+
+if TYPE_CHECKING:
+    from ..studies.base import Study
+    from ..studies.findings import Findings
+
+Format = Literal["png", "svg", "pdf"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyCommand(Command):
+    """Run a study, keep what it found, and show it."""
+
+    study: ClassVar[type[Study]]
+    formats: tuple[Format, ...] = ("png", "svg", "pdf")
+    """Formats of the figures."""
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: tyro makes commands with holes in them; the study is made, and checked, to run it."""
+
+    def run(self) -> Outcome:
+        """Make the study and its bench, run it, and show what it found."""
+        study = self.study(**self._fields(self.study))
+        bench = self.study.bench(**self._fields(self.study.bench))
+        return present(study.run(bench), self.formats)
+
+    def _fields(self, kind: Any) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(kind)}
+
+
+_COMMANDS: dict[type, type[StudyCommand]] = {}
+
+
+def command_of(study: type[Study]) -> type[StudyCommand]:
+    """The command of a study, always the same class."""
+    if study not in _COMMANDS:
+        body = {"__doc__": study.__doc__, "__module__": study.__module__, "study": study}
+        kind = type(study.__name__, (StudyCommand, study, study.bench), body)
+        _COMMANDS[study] = dataclass(frozen=True, kw_only=True)(kind)
+    return _COMMANDS[study]
+
+
+def present(findings: Findings, formats: tuple[Format, ...]) -> Outcome:
+    """Draw every chart and write every table of findings to their run's folder, and show what fits on a screen."""
+    from ..report.paper import save_all
+    from ..report.sheets import write_tables
+    from ..report.terminal import show
+
+    figures = save_all(findings.charts(), findings.folder / "figures", formats)
+    tables = findings.tables()
+    sheets = write_tables(tables, findings.folder / "tables")
+    data: dict[str, Any] = {
+        "model": findings.model,
+        "folder": str(findings.folder),
+        **findings.data(),
+        "figures": [str(path) for path in figures],
+        "tables": [str(path) for path in sheets],
+    }
+    shown: list[Any] = [show(table) for table in tables if not table.detail]
+    pictures = [f"  {path}" for path in figures if path.suffix == f".{formats[0]}"] if formats else []
+    if pictures:
+        shown += ["", f"Figures ({', '.join(formats)}):", *pictures]
+    if sheets:
+        shown += ["Tables:", *(f"  {path}" for path in sheets)]
+    return Outcome(data, [*shown, f"Everything is in {findings.folder}", "", *findings.sentences()])
