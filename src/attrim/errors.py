@@ -26,6 +26,10 @@ class UnknownName(AttrimError):
         super().__init__(f"There is no {kind} named {name!r}; {hint}")
 
 
+class PluginError(AttrimError):
+    """A package that adds to attrim and cannot be imported."""
+
+
 class ParameterError(AttrimError):
     """A parameter of an edit, stat or command that is outside of what it may be."""
 

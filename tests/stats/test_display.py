@@ -11,21 +11,27 @@ from rich.console import Console
 from torch import Tensor
 
 import attrim
-from attrim.core.charts import Curve, Distribution, HeadMatrix, Panels, Pattern, Table, TokenStrip, dump, load
+from attrim.core.charts import Column, Curve, Distribution, HeadMatrix, Panels, Pattern, Table, TokenStrip, dump, load
 from attrim.core.site import Select, Site
 from attrim.errors import ParameterError
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.report.paper import draw
 from attrim.report.terminal import show
 from attrim.stats import Histogram, Mean, Moments, Sample
+from attrim.stats.base import Stat
 from attrim.stats.bundle import Stats
+from attrim.stats.display import token_label
 from attrim.stats.rowfacts import RowCurves
 from attrim.stats.token_sparsity import TokenSparsity, TokenTable
 from attrim.stats.values import Values
-from stats.test_resume import every_stat
+from methods import OTHER_STATS, STATS
 
 TEXTS = ["one", "a longer text", "the longest text of them all costs $5", "the end"]
 SITE = Site("a", "encoder", 0, 2)
+
+
+def every_stat() -> list[Stat]:
+    return [param.values[0]() for param in (*STATS[1:], *OTHER_STATS)]  # type: ignore[operator]
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +152,7 @@ def test_matrices_name_the_example_and_its_tokens(stats: Stats, tokenizer: Any) 
         assert isinstance(own, Pattern)
         assert isinstance(above, Pattern)
         assert f"example {number}" in whole.x_label
-        wanted = [tokenizer.decode([token]).replace(" ", "") for token in tokenizer(TEXTS[number])["input_ids"]]
+        wanted = [token_label(tokenizer, token) for token in tokenizer(TEXTS[number])["input_ids"]]
         assert list(whole.queries) == list(whole.keys) == wanted
         assert len(whole.keys) == whole.matrices[0].values.shape[1]
         assert torch.equal(torch.tensor(whole.matrices[1].values), sample.matrices(site)[number][1].double())
@@ -175,7 +181,7 @@ def test_tokens_of_a_sample_survive_merging_and_saving(
     assert isinstance(sample, Sample)
     (number,) = sample.examples
     queries, _ = sample.names(sample.sites[0], number, tokenizer)
-    assert queries == [tokenizer.decode([token]).replace(" ", "") for token in tokenizer(TEXTS[number])["input_ids"]]
+    assert queries == [token_label(tokenizer, token) for token in tokenizer(TEXTS[number])["input_ids"]]
     tensors = sample.of(sample.sites[0]).tensors
     assert sorted(tensors) == sorted(["seen", f"example-{number}", f"queries-{number}", f"keys-{number}"])
 
@@ -209,7 +215,7 @@ def test_values_of_all_heads_are_put_together() -> None:
 
 def test_printed_texts_are_never_cut() -> None:
     names = [f"quantize:linear-slog-clamped-midval,bits={bits} then threshold:0.001,renormalize=true" for bits in "34"]
-    table = Table("t", columns=[attrim.core.charts.Column("setting")], rows=[[name] for name in names])
+    table = Table("t", columns=[Column("setting")], rows=[[name] for name in names])
     console = Console(width=40)
     with console.capture() as captured:
         console.print(show(table))

@@ -143,7 +143,11 @@ def offset(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
     return gather_offsets(offset_curve(mean, site.name), slots, slots, TAIL)[0]
 
 
+def learned(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
+    """The average attention as a start; the matrices are then trained (``Constant(..., train_constants=True)``)."""
+    return average(site, length, mean, seed)
+
+
 FAMILIES.register("average")(Family(average, measured=True))
 FAMILIES.register("offset")(Family(offset, measured=True))
-# Starts from the average; the matrices are then trained with the probe, through Constant(..., train_constants=True).
-FAMILIES.register("learned")(Family(average, measured=True, trained=True))
+FAMILIES.register("learned")(Family(learned, measured=True, trained=True))

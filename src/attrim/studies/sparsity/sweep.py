@@ -11,9 +11,13 @@ import numpy as np
 from ...codebooks.base import check_bits
 from ...core.registry import METHODS
 from ...core.site import Select, Site
-from ...edits import Edit, Gate, RandomDrop, Threshold, Uniform, parse_edit
-from ...edits.parse import describe
+from ...edits.base import Edit
+from ...edits.gate import Gate
+from ...edits.parse import describe, parse_edit
 from ...edits.quantize import Quantize
+from ...edits.randomdrop import RandomDrop
+from ...edits.threshold import Threshold
+from ...edits.uniform import Uniform
 from ...errors import ParameterError
 from ...runs.result import Result
 from ...stats import Histogram
