@@ -59,7 +59,7 @@ class Measure(Command, Bench):
         if self.output is not None and checkpoint is not None:
             stats.save(self.output)
             checkpoint.remove()
-            written = [str(path) for path in save_all(stats.charts(), self.output / "figures", ("png", "svg"))]
+            written = [str(path) for path in save_all(stats.charts(tokenizer), self.output / "figures", ("png", "svg"))]
             notes = [
                 "",
                 f"Stats and figures are in {self.output}:",
@@ -67,7 +67,7 @@ class Measure(Command, Bench):
             ]
         summary = {name: stat.summary() for name, stat in stats.items()}
         data = {"model": self.name, "stats": summary, "output": str(self.output or ""), "figures": written}
-        return Outcome(data, [*map(show, stats.tables()), *notes])
+        return Outcome(data, [*map(show, stats.tables(tokenizer)), *notes])
 
     @cached_property
     def loaded_task(self) -> Task:

@@ -424,7 +424,7 @@ class Histogram(SiteStat):
             low=0.0,
             high=1.0,
             label="share of rows",
-            x_label=f"share of a row's weights ≤ {self.bar:g}, from",
+            x_label=f"share of a row's weights ≤ {self.bar:g} (lower end of each tenth)",
             y_label="head",
         )
 

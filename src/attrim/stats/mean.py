@@ -160,7 +160,7 @@ class Mean(SiteStat):
             empty = torch.full((1, 1), float("nan"))
             matrices += [Matrix(_pooled(mean[head]) if head in watched else empty) for head in range(heads)]
         size = max(max(self.matrix(site).shape[1:]) for site in sites)
-        note = f", the largest of neighbouring cells of {size}" if size > LARGEST_PATTERN else ""
+        note = f"; neighbouring cells of {size} pooled by their largest" if size > LARGEST_PATTERN else ""
         return Pattern(
             file_name("average-patterns", role),
             matrices=matrices,
