@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from . import sources, tiny
 from .bake.model import loadable
+from .core.processor import prepare_half_precision
 from .errors import ArtefactError, DataError, UnknownName
 from .sources import first_line, one_sentence
 
@@ -57,6 +58,8 @@ def load_model(
         raise UnknownName("model kind", kind, KINDS)
     model_class = getattr(transformers, KINDS[kind])
     place, number_type = _device(device), _dtype(dtype)
+    if dtype != "float32":
+        prepare_half_precision()
     labels = {} if num_labels is None else {"num_labels": num_labels}
     with one_sentence(f"The model {str(name)!r} could not be loaded as {kind}"), quiet():
         if str(name) in tiny.TINY:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.processor import prepare_for
 from ..errors import AttrimError, SiteError
 from ..kinds import require_model
 from ..modes import in_mode
@@ -80,6 +81,7 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
     """
     require_model(model)
     model = getattr(model, "attention_root", model)
+    prepare_for(model)
     layout = tuple(id(module) for module in model.modules())
     with _dry_runs:
         known = _maps.get(model)

@@ -17,6 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from ..core.processor import prepare_half_precision
 from ..errors import DataError, ParameterError
 from ..modes import in_mode
 from ..progress import track
@@ -64,6 +65,8 @@ class Loop:
         progress: bool = False,
     ) -> None:
         recipe.check()
+        if recipe.dtype != "float32":
+            prepare_half_precision()
         self.model = model
         self.recipe = recipe
         self.loss = loss
