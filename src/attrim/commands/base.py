@@ -55,7 +55,9 @@ class OnModel(Command):
     """A command about one model."""
 
     model: Positional[Annotated[str, arg(metavar="MODEL")]]
-    """Hub name, local folder, or built-in name (attrim ls models)."""
+    """Hub name, local folder, GGUF file, or built-in name (attrim ls models)."""
+    gguf: str | None = None
+    """GGUF file in the folder or hub repository to take the model from."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
     device: str = "cpu"
@@ -74,6 +76,11 @@ class OnModel(Command):
     """Only these heads: 3 at every site, 5/11 for head 11 of layer 5, 0-3 for a range."""
     select_names: tuple[str, ...] = ()
     """Only sites whose name matches one of these patterns."""
+
+    def __post_init__(self) -> None:
+        # One name for both, so that another file of the same folder is another model to a run.
+        if self.gguf is not None:
+            self.model, self.gguf = f"{self.model}/{self.gguf}", None
 
     def load_model(self, kind: str = "auto") -> Any:
         """Load the model in evaluation mode."""

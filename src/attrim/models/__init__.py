@@ -1,0 +1,1 @@
+"""Models and tokenizers: where they come from, and how they are read."""
