@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..core.modes import in_mode
+from ..core.processor import prepare_for
 from ..core.site import Site
 from ..errors import AttrimError, SiteError, require_model
 from . import install, interface
@@ -79,6 +80,7 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
     """
     require_model(model)
     model = getattr(model, "attention_root", model)
+    prepare_for(model)
     layout = tuple(id(module) for module in model.modules())
     with _dry_runs:
         known = _maps.get(model)

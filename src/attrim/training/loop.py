@@ -22,6 +22,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..core.modes import in_mode
+from ..core.processor import prepare_half_precision
 from ..core.progress import track
 from ..errors import DataError, ParameterError, SelectionError
 from .callbacks import Callback
@@ -65,6 +66,8 @@ class Loop:
         progress: bool = False,
     ) -> None:
         recipe.check()
+        if recipe.dtype != "float32":
+            prepare_half_precision()
         self.model = model
         self.recipe = recipe
         self.loss = loss
