@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from attrim.cli import main
-from attrim.commands import Evaluate, Sites
+from attrim.commands.evaluate import Evaluate
+from attrim.commands.sites import Sites
 from attrim.core.registry import REGISTRIES
 from attrim.models.loading import load_model
 

@@ -63,9 +63,7 @@ def _models() -> tuple[list[dict[str, str]], list[str]]:
     }
     tiny = "tiny model with random weights, for trying things out"
     rows = [{"name": name, "summary": tiny if name in TINY else real[name]} for name in BUILT_IN]
-    return rows, [
-        "Every command also takes a hub name (owner/name), a .gguf file or a folder of save_pretrained."
-    ]
+    return rows, ["Every command also takes a hub name (owner/name), a .gguf file or a folder of save_pretrained."]
 
 
 def _registered(plural: str, registry: Registry[Any]) -> tuple[list[dict[str, str]], list[str]]:
