@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from .attention.context import attach
 from .attention.discover import find_sites
 from .attention.prefix import Prefix
-from .core.call import Call
-from .core.modes import in_mode
+from .core.modes import device_of, evaluation_mode
 from .core.progress import track
 from .core.text import folders
 from .edits.base import Edit
@@ -26,36 +23,13 @@ from .models.loading import check_fit, longest_input
 from .runs.result import Result as Result
 from .runs.result import mcnemar, paired_bootstrap
 from .runs.run import Run
-from .stats.base import Stat
 from .stats.bundle import Stats
+from .stats.zero_count import ZeroCount
 from .tasks.base import Array, Task
 from .tasks.batching import with_decoder
 from .tasks.replay import Replay
 
 UNEDITED = "unedited"
-
-
-class ZeroCount(Stat):
-    """Counts the valid attention cells of every site and how many of them are exactly zero."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, tuple[int, int]] = {}
-
-    def watch(self, tensor: Tensor, call: Call) -> None:
-        """Add the cells of one call, weights ``[B, H, Q, K]``."""
-        valid = call.valid.expand(tensor.shape[0], tensor.shape[1], -1, -1)
-        zeros, total = self.counts.get(call.site.name, (0, 0))
-        self.counts[call.site.name] = zeros + int(((tensor == 0) & valid).sum()), total + int(valid.sum())
-
-    @property
-    def zeros(self) -> int:
-        """The zeros of all sites."""
-        return sum(zeros for zeros, _ in self.counts.values())
-
-    @property
-    def total(self) -> int:
-        """The cells of all sites."""
-        return sum(total for _, total in self.counts.values())
 
 
 def evaluate(
@@ -311,15 +285,3 @@ def first_text(model: nn.Module, batches: Replay) -> dict[str, Tensor]:
     """The first text of the task, as arguments of a forward pass."""
     one = {key: tensor[:1].to(device_of(model)) for key, tensor in batches.first().inputs.items()}
     return with_decoder(one, getattr(model, "config", None))
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where the model is."""
-    return next(model.parameters()).device
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module is in its old mode."""
-    with in_mode(model, training=False), torch.inference_mode():
-        yield

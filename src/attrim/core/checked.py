@@ -112,7 +112,7 @@ def _cell(value: Any, where: str) -> Any:
 
 def _array(value: Any, axes: int, where: str) -> Any:
     try:
-        array = np.array(value, dtype=np.float64)
+        array = np.asarray(value, dtype=np.float64).copy()  # what was given may change later
     except (TypeError, ValueError):
         return _refuse(value, f"numbers with {axes} axes", where)
     if array.ndim != axes:

@@ -130,7 +130,7 @@ class Spread(SiteStat):
         """The mean of every fact, for every head."""
         del tokenizer
         return [
-            head_table(f"{self._stem}-{fact}", f"Mean {label}", self.mean(fact), self.sites, "general", 3)
+            head_table(f"{self._stem}-{fact}", f"Mean {label}", self.mean(fact), self.sites, "general", 2)
             for fact, label in self._shown.items()
         ]
 

@@ -1,9 +1,9 @@
-"""The tokens behind the queries of an attention call, for stats that give rows the names of their tokens."""
+"""How sparse the attention of single tokens is: over all occurrences of a token, and in the texts of a few examples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,36 +15,10 @@ from ..errors import DataError, ParameterError
 from .base import SiteStat, finite, register
 from .display import WEIGHT, token_label
 from .integers import grown, lasting_zeros
-from .sample import Sample
+from .sample import Following, Sample
 
 NAMED = 6
 """Curves of tokens with a colour and a name; the others are grey."""
-_DECODER_INPUTS = "decoder_input_ids"
-
-
-@dataclass(eq=False)
-class Following:
-    """Part of a stat that needs the tokens: an attention call does not know them, but the batch does."""
-
-    _batch: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
-
-    def begin(self, batch: Mapping[str, Any]) -> None:
-        """See :meth:`Stat.begin`."""
-        self._batch = batch
-
-    def tokens(self, call: Call, examples: int, queries: int) -> Tensor:
-        """The tokens ``[B, Q]`` of the queries; refuses a call whose queries are no tokens of the batch."""
-        decoding = call.site.streams[0] == "decoder" and _DECODER_INPUTS in self._batch
-        tokens: Tensor | None = self._batch.get(_DECODER_INPUTS if decoding else "input_ids")
-        name = type(self).__name__
-        if tokens is None:
-            raise DataError(f"{name} does not know the tokens; use attrim.measure with batches that have input_ids.")
-        if tokens.shape != (examples, queries):
-            raise DataError(
-                f"The queries at {call.site.name!r} are not the tokens of the batch ({queries} against "
-                f"{tokens.shape[-1]}), so they have no names; measure {name} elsewhere with select."
-            )
-        return tokens
 
 
 @register("token-sparsity")
@@ -120,7 +94,7 @@ class TokenSparsity(Following, SiteStat):
         columns = [Column("token"), Column("rows", "count"), Column(f"≤ {self.bars[-1]:g}", "percent", 2)]
         frequent = sorted(self.most_frequent(), key=lambda item: -item[2][-1])
         rows = [[token_label(tokenizer, token), count, shares[-1]] for token, count, shares in frequent]
-        return [Table("tokens", "How sparse the rows of frequent tokens are", columns=columns, rows=rows)]
+        return [Table("tokens", "How sparse the rows of frequent tokens are", columns=columns, rows=rows, detail=True)]
 
     def charts(self, tokenizer: Any = None) -> list[Chart]:
         """The sparsity of frequent tokens at the last bar and, where there are several bars, as curves."""
@@ -186,7 +160,7 @@ class TokenRow(NamedTuple):
 
 @register("token-table")
 @dataclass(eq=False)
-class TokenTable(Following, Sample):
+class TokenTable(Sample):
     """For every token of a few examples, how many weights of its row are not above a bar, over all heads and layers.
 
     Which examples are kept is said in :class:`~attrim.stats.sample.Sample`. An attention call does not know the tokens,
@@ -208,6 +182,10 @@ class TokenTable(Following, Sample):
         small, sizes = ((weights <= self.bar) & valid).sum((0, 2)), valid.sum((0, 2))
         rows = torch.stack([tokens.to(sizes.device), small, sizes], -1)
         return rows[one.queries[0].to(rows.device)]
+
+    def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
+        """Nothing more than what :meth:`part` keeps."""
+        return {}
 
     def rows(self, number: int, stream: str | None = None) -> list[TokenRow]:
         """The tokens of an example in the order of the text; :attr:`examples` has the numbers.
@@ -243,7 +221,7 @@ class TokenTable(Following, Sample):
                 for row in sorted(rows, key=lambda row: (-row.sparsity, row.place))
             ]
             title = name.replace("tokens-example-", "Tokens of example ")
-            found.append(Table(name, title, columns=[*columns, Column("share", "percent", 2)], rows=cells))
+            found.append(Table(name, title, columns=[*columns, Column("share", "percent", 2)], rows=cells, detail=True))
         return found
 
     def charts(self, tokenizer: Any = None) -> list[Chart]:

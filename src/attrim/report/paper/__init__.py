@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,11 @@ def save(chart: Chart, folder: Path | str, formats: Sequence[str] = ("png", "svg
     return write(draw(chart), Path(folder) / chart.name, formats)
 
 
+def save_all(charts: Iterable[Chart], folder: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write charts one after the other, because many figures at once take much memory; returns the files."""
+    return [path for chart in charts for path in save(chart, folder, formats)]
+
+
 def _size(chart: Chart) -> tuple[float, float]:
     """One column of a page, or as wide as many bars need."""
     if not isinstance(chart, Bars):
@@ -105,10 +110,11 @@ def _draw_panels(chart: Panels) -> Figure:
             _tiny(axes, chart, *divmod(number, across))
         elif number >= len(chart.charts) - across:  # the lowest panel of every column has its tick labels
             axes.tick_params(labelbottom=True)
+    below = figure.supxlabel(chart.x_label, fontsize=7 if chart.columns else 8) if chart.x_label else None
+    if chart.y_label:
+        figure.supylabel(chart.y_label, fontsize=8)
     if not chart.columns:
-        legend(figure, chart.charts, chart.legend)
-    figure.supxlabel(chart.x_label, fontsize=8 if not chart.columns else 7)
-    figure.supylabel(chart.y_label, fontsize=8)
+        legend(figure, chart.charts, chart.legend, below)
     return figure
 
 

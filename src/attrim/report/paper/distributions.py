@@ -29,7 +29,7 @@ def draw_distribution(axes: Axes, chart: Distribution, place: Place) -> None:
             )
         else:
             axes.stairs(bins.values, chart.edges, label=bins.name, **{"linewidth": 1.0, **style})
-    references(axes, chart.references, {})
+    references(axes, chart.references, {}, "black")
     shape_axes(axes, chart.x, chart.y, chart.edges, place)
     if chart.right is not None:
         right = axes.twinx()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from .style import COLOURS, DIVERGING, HEAT, PAGE, Place, colour_scale, grid
 LEGIBLE = 16  # with more heads than this the numbers in the cells would overlap
 ACROSS = 4
 TWO = ("#eeeeee", COLOURS[0])  # not above the bar, above it
+LETTERS = 110  # of a label as wide as a page
 LETTER = 4.5  # points: the smallest names of tokens
 
 
@@ -81,7 +83,7 @@ def draw_pattern(chart: Pattern) -> Figure:
             "root": " (colours by the square root, each to its largest number)"}.get(chart.scale, "")  # fmt: skip
     if not note:
         figure.colorbar(images[0], ax=list(panels), shrink=0.6, label=chart.label)
-    figure.supxlabel(f"{chart.x_label}{note}", fontsize=8)
+    figure.supxlabel(fill(f"{chart.x_label}{note}", LETTERS), fontsize=8)
     figure.supylabel(chart.y_label, fontsize=8)
     return figure
 

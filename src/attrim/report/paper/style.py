@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from ...core.charts import Axis, Chart, Reference
@@ -114,13 +115,19 @@ def looks(series: Sequence[Any], names: Sequence[str] = ()) -> list[dict[str, An
     return found
 
 
-def references(axes: Axes, lines: Sequence[Reference], colours: dict[str, str]) -> None:
-    """Draw the lines across a chart; ``colours`` are those of its series."""
+def references(axes: Axes, lines: Sequence[Reference], colours: dict[str, str], colour: str = GREY) -> None:
+    """Draw the lines across a chart in this colour; ``colours`` are those of its series."""
     for line in lines:
-        colour = colours.get(line.series, GREY) if line.series else GREY
         draw = axes.axhline if line.along == "horizontal" else axes.axvline
         style = "--" if line.along == "horizontal" else ":"
-        draw(line.value, color=colour, linestyle=style, linewidth=0.8, label=line.label, zorder=1)
+        draw(
+            line.value,
+            color=colours.get(line.series, colour),
+            linestyle=style,
+            linewidth=0.8,
+            label=line.label,
+            zorder=1,
+        )
 
 
 # --- axes ---
@@ -139,7 +146,7 @@ def shape_axes(axes: Axes, x: Axis, y: Axis, places: Any = (), place: Place | No
     if x.scale == "log":
         log_places(axes, places)
     elif x.scale == "whole":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(4 if compact else "auto", integer=True))
     if x.low is not None or x.high is not None:
         axes.set_xlim(x.low, x.high)
     if compact and x.scale == "log" and x.low is not None:
@@ -158,8 +165,9 @@ def shape_upright(axes: Axes, axis: Axis) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if axis.low is not None and axis.high is None and axis.scale != "log":
         highest = axes.dataLim.y1
-        # Where all numbers are equal to the lower end, the axis still needs a length.
-        top = axis.low + 1.08 * (highest - axis.low) if np.isfinite(highest) and highest > axis.low else axis.low + 1
+        # Where all numbers are equal to the lower end (but for rounding), the axis still needs a length.
+        above = highest - axis.low if np.isfinite(highest) else 0.0
+        top = axis.low + (1.08 * above if above > 1e-12 else 1.0)
         axes.set_ylim(axis.low, top)
     elif axis.low is not None or axis.high is not None:
         axes.set_ylim(axis.low, axis.high)
@@ -198,10 +206,14 @@ def colour_scale(low: float | None, high: float | None, values: Any, diverging: 
 # --- legends and figures ---
 
 
-def legend(figure: Figure, charts: Sequence[Chart], title: str = "") -> None:
+def legend(figure: Figure, charts: Sequence[Chart], title: str = "", below: Text | None = None) -> None:
     """Put one legend of all charts below the figure, each name once, and make the figure higher by its lines.
 
     More than a few ordered series (layers, heads) get a colour bar instead of entries.
+
+    Parameters
+    ----------
+    below : the label at the lower end of the figure, if it has one.
     """
     handles: dict[str, Artist] = {}
     for axes in figure.axes:
@@ -216,8 +228,14 @@ def legend(figure: Figure, charts: Sequence[Chart], title: str = "") -> None:
         return
     longest, width = max(map(len, handles)), figure.get_figwidth()
     columns = max(1, min(len(handles), int(width / (0.45 + 0.062 * longest))))
-    lines = -(-len(handles) // columns) + bool(title)
+    lines = -(-len(handles) // columns)
+    columns = -(-len(handles) // lines)  # no line shorter than need be
+    lines += bool(title)
     figure.set_figheight(figure.get_figheight() + 0.14 * lines)
+    if below is not None:
+        # The layout would put the legend on the label of all panels, so that label gets empty lines for it.
+        below.set_text(below.get_text() + "\n" * lines)
+        below.set_linespacing(1.4)
     box = figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=1.6,
         title=title or None, title_fontsize=7,

@@ -170,7 +170,10 @@ def renormalising(
         return None
     sign = -1 if smaller_is_better else 1
     lowest, highest = (
-        {other.value: end(sign * differences[other.name].low, sign * differences[other.name].high) for _, other in pairs}
+        {
+            other.value: end(sign * differences[other.name].low, sign * differences[other.name].high)
+            for _, other in pairs
+        }
         for end in (min, max)
     )
     better = tuple(bar for bar, low in lowest.items() if low > 0)

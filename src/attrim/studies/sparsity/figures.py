@@ -184,9 +184,7 @@ def _of_scores(runs: Sequence[Named]) -> Iterator[Chart]:
     controls = [_point(setting, this, _zeros(this)) for setting in this.group(CONTROL)]
     series = _series([*THRESHOLDS, MATCHED], this, _zeros(this))
     if series:
-        yield Curve(
-            "score-against-sparsity", series=series, x=ZEROS, y=score, controls=controls, references=[unedited]
-        )
+        yield Curve("score-against-sparsity", series=series, x=ZEROS, y=score, controls=controls, references=[unedited])
         yield from _against_bar(this, unedited)
     yield from _relative(runs)
     quantised = [group for group in dict.fromkeys(one.group for one in this.settings) if group not in SPECIAL]
