@@ -98,7 +98,7 @@ def test_json_round_trip() -> None:
     assert again.sites == scores.sites
     assert torch.equal(again.table(), scores.table())
     for broken in ({}, {"sites": [], "values": []}, {"name": "", "sites": [{"heads": 1}], "values": {}}):
-        with pytest.raises(ArtefactError, match="no saved scores"):
+        with pytest.raises(ArtefactError, match="not saved scores"):
             Scores.from_json(broken)
 
 
