@@ -13,7 +13,7 @@ from attrim.core.site import Site
 from attrim.edits import Constant, Offset
 from attrim.errors import ArtefactError
 from attrim.scores import SCORES
-from attrim.scores.divergence import Divergence, row_divergence
+from attrim.scores.divergence import RowDivergence, row_divergence
 from attrim.stats.mean import Mean
 from watching import eager
 from zoo import ZOO, batch
@@ -40,7 +40,7 @@ def test_only_valid_rows_count() -> None:
     weights[0, 0, 0] = torch.tensor([1.0, 0, 0])
     weights[0, 0, 2] = torch.tensor([0.5, 0, 0.5])
     matrix = torch.tensor([[[1.0, 5, 0], [1, 1, 1], [0, 5, 1]]])
-    stat = Divergence(Constant(matrix))
+    stat = RowDivergence(Constant(matrix))
     stat.update(weights, torch.tensor([[1, 0, 1]]))
     expected = jensenshannon([0.5, 0.5], [0, 1]) ** 2 / 2  # the first row is as the constant says
     assert stat.values()["plain"].tolist() == pytest.approx([expected])
@@ -51,7 +51,7 @@ def test_any_split_gives_the_same_integers() -> None:
     weights = torch.softmax(3 * torch.randn(5, 2, 6, 6), -1)
     mask = torch.ones(5, 6, dtype=torch.bool)
     mask[2, 3:5], mask[4, 2:] = False, False
-    whole, one, other = Divergence(edit), Divergence(edit), Divergence(edit)
+    whole, one, other = RowDivergence(edit), RowDivergence(edit), RowDivergence(edit)
     whole.update(weights, mask)
     one.update(weights[[3, 0]], mask[[3, 0]])
     other.update(weights[[4, 2, 1]], mask[[4, 2, 1]])
@@ -59,7 +59,7 @@ def test_any_split_gives_the_same_integers() -> None:
     for name, tensor in whole.records["plain"].tensors.items():
         assert torch.equal(tensor, merged.records["plain"].tensors[name])
     with pytest.raises(ArtefactError, match="cannot be merged"):
-        whole.merge(Divergence(Constant(torch.rand(2, 6, 6))))
+        whole.merge(RowDivergence(Constant(torch.rand(2, 6, 6))))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "deberta"])
@@ -69,9 +69,9 @@ def test_a_head_that_never_changes_comes_first(name: str) -> None:
     model = eager(animal.build())
     text, others = batch(animal, (7,)), batch(animal, (7, 5), seed=4)
     mean = attrim.measure(model, [text], Mean(), progress=False)["Mean"]
-    own = SCORES["divergence"](model, [text], mean)
+    own = SCORES["divergence"]()(model, [text], mean)
     assert own.table().max() < 1e-9
-    scores = SCORES["divergence"](model, [others], mean)
+    scores = SCORES["divergence"]()(model, [others], mean)
     assert scores.sites == tuple(attrim.sites(model))
     with torch.no_grad():
         attentions = model(**others, output_attentions=True).attentions
@@ -91,12 +91,12 @@ def test_other_edits_serve_as_constants() -> None:
     model = eager(animal.build())
     mean = attrim.measure(model, [batch(animal, (5, 5))], Mean(), progress=False)["Mean"]
     longer = batch(animal, (12, 9))
-    scores = SCORES["divergence"](model, [longer], Offset(mean))
+    scores = SCORES["divergence"]()(model, [longer], Offset(mean))
     assert 0 < float(scores.table().min()) < float(scores.table().max()) < math.log(2)
 
 
 def test_sites_of_different_sizes() -> None:
-    stat = Divergence(Constant({"a": torch.rand(2, 4, 4), "b": torch.rand(3, 4, 4)}))
+    stat = RowDivergence(Constant({"a": torch.rand(2, 4, 4), "b": torch.rand(3, 4, 4)}))
     for name, heads in (("a", 2), ("b", 3)):
         stat.update(torch.softmax(torch.randn(1, heads, 4, 4), -1), site=Site(name, "encoder", 0, heads))
     assert {name: values.shape for name, values in stat.values().items()} == {"a": (2,), "b": (3,)}

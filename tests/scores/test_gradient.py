@@ -14,7 +14,7 @@ from attrim.edits import Constant
 from attrim.edits.base import Edit
 from attrim.errors import DataError
 from attrim.scores import SCORES
-from attrim.scores.gradient import gradient
+from attrim.scores.gradient import Gradient
 
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 24}
 
@@ -54,7 +54,7 @@ def test_it_is_the_slope_towards_the_constant(signed: bool) -> None:
     model = make(BertForSequenceClassification).train()
     batches = [texts(3, seed=1), texts(2, seed=2)]
     matrix = {site.name: torch.rand(3, 6, 6, dtype=torch.float64) for site in attrim.sites(model)}
-    scores = gradient(model, batches, matrix, signed=signed)
+    scores = Gradient(signed=signed)(model, batches, matrix)
     assert model.training  # as before, although dropout is off while heads are scored
     assert all(parameter.grad is None for parameter in model.parameters())
     model.eval()
@@ -82,9 +82,9 @@ def test_what_is_constant_already_changes_nothing() -> None:
     with torch.no_grad():
         attentions = model.eval()(**inputs, output_attentions=True).attentions
     matrix = {site.name: attentions[site.layer][0] for site in attrim.sites(model)}
-    scores = SCORES["gradient"](model, [inputs], matrix)
+    scores = SCORES["gradient"]()(model, [inputs], matrix)
     assert scores.table().max() < 1e-12
-    other = SCORES["gradient"](model, [inputs], Constant(torch.rand(1, 6, 6)))
+    other = SCORES["gradient"]()(model, [inputs], Constant(torch.rand(1, 6, 6)))
     assert other.table().min() > 1e-9
 
 
@@ -92,8 +92,8 @@ def test_it_needs_a_loss() -> None:
     inputs = texts(2, seed=1)
     constants = torch.rand(1, 6, 6)
     with pytest.raises(DataError, match="the batches are empty"):
-        gradient(make(BertModel), [], constants)
+        Gradient()(make(BertModel), [], constants)
     unlabelled = {name: tensor for name, tensor in inputs.items() if name != "labels"}
     for kind in (BertModel, BertForSequenceClassification):
         with pytest.raises(DataError, match="gave no loss"):
-            gradient(make(kind, torch.float32), [unlabelled], constants)
+            Gradient()(make(kind, torch.float32), [unlabelled], constants)

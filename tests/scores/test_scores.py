@@ -112,12 +112,12 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_registry() -> None:
-    assert {"divergence", "gradient", "random"} <= set(SCORES)
+    assert {"divergence", "gradient", "lambdas", "random"} <= set(SCORES)
 
 
 def test_random_depends_on_the_seed_alone() -> None:
     model = ZOO[0].build()
-    one, again, other = (SCORES["random"](model, [], None, seed=seed) for seed in (0, 0, 1))
+    one, again, other = (SCORES["random"](seed=seed)(model) for seed in (0, 0, 1))
     assert one.order() == again.order() != other.order()
     assert one.order() == random_scores(attrim.sites(model)[::-1]).order()
 

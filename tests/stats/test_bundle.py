@@ -13,6 +13,7 @@ from attrim.errors import ArtefactError, AttrimError
 from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.bundle import INDEX, Stats, load_stats, save_stats
 from attrim.stats.origin import Fingerprint, Origin
+from attrim.stats.spread import Extremes
 
 ORIGIN = Origin("bert", "abc", Select(layers=[0]), ("Threshold(0.1)",), Fingerprint(2, f"{7:032x}"), "0.1.0")
 
@@ -79,6 +80,33 @@ def test_two_stats_of_one_class_have_two_names() -> None:
     with pytest.raises(AttrimError, match="did you mean"):
         stats["histogram"]
     assert "Mean" not in stats
+
+
+def test_a_stat_is_found_by_its_class() -> None:
+    stats = Stats([Histogram(), Histogram(rows=True), Mean()])
+    mean: Mean = stats[Mean]
+    assert mean is stats["Mean"]
+    assert Mean in stats
+    assert Histogram in stats
+    assert Moments not in stats
+    with pytest.raises(
+        KeyError, match=r"'Moments' was not measured; what was measured is Histogram, Histogram-2, Mean"
+    ):
+        stats[Moments]
+    with pytest.raises(
+        AttrimError, match=r"2 stats of the class Histogram; .*'Histogram' .*'Histogram-2' .*rows': True"
+    ):
+        stats[Histogram]
+
+
+def test_stats_that_were_saved_under_a_former_name_are_read(tmp_path: Path) -> None:
+    stat = Extremes()
+    stat.update(torch.softmax(torch.randn(1, 2, 4, 4), -1))
+    save_stats([stat], tmp_path)
+    index = json.loads((tmp_path / INDEX).read_text())
+    index["stats"][0]["name"] = "features"
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert torch.equal(Stats.load(tmp_path)[Extremes].mean("maximum"), stat.mean("maximum"))
 
 
 def test_merge_adds_the_data_up() -> None:

@@ -16,7 +16,7 @@ from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.base import SiteStat
 from attrim.stats.distance import RowDistance
 from attrim.stats.rowfacts import RowCurves
-from attrim.stats.spread import Features, Majority
+from attrim.stats.spread import Extremes, Majority
 
 KINDS: list[Callable[[], SiteStat]] = [
     Histogram,
@@ -24,7 +24,7 @@ KINDS: list[Callable[[], SiteStat]] = [
     Mean,
     Moments,
     Majority,
-    Features,
+    Extremes,
     RowCurves,
     lambda: RowDistance(["quantize:linear-slog-clamped-midval,bits=2", "threshold:0.1"]),
 ]

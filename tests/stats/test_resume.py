@@ -22,7 +22,7 @@ from attrim.stats.bundle import Stats
 from attrim.stats.distance import RowDistance
 from attrim.stats.resume import patient_interrupt
 from attrim.stats.rowfacts import RowCurves
-from attrim.stats.spread import Features, Majority
+from attrim.stats.spread import Extremes, Majority
 from attrim.stats.token_sparsity import TokenSparsity, TokenTable
 from attrim.stats.values import Values
 
@@ -36,7 +36,7 @@ class Stop(Exception):
 def every_stat() -> list[Stat]:
     edits = ["threshold:0.1", "quantize:linear-slog-clamped-midval,bits=3"]
     return [
-        Histogram(rows=True), Mean(), Moments(), Sample(2), Majority(), Features(), RowCurves(), RowDistance(edits),
+        Histogram(rows=True), Mean(), Moments(), Sample(2), Majority(), Extremes(), RowCurves(), RowDistance(edits),
         TokenSparsity([0.05, 0.5]), TokenTable(2, bar=0.05), Values("layer_output"),
     ]  # fmt: skip
 

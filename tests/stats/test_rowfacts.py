@@ -17,7 +17,7 @@ from attrim.stats import Histogram, Moments, Sample
 from attrim.stats.bins import log_edges
 from attrim.stats.distance import RowDistance
 from attrim.stats.rowfacts import RowCurves
-from attrim.stats.spread import Features, Majority
+from attrim.stats.spread import Extremes, Majority
 from attrim.stats.token_sparsity import TokenSparsity, TokenTable
 from attrim.stats.values import Values
 
@@ -67,7 +67,7 @@ def test_features_are_those_of_each_example() -> None:
     for place, one in enumerate(examples):
         padded[place, :, : one.shape[-2], : one.shape[-1]] = one
     real = torch.arange(9)[None] < torch.tensor([3, 9, 6])[:, None]
-    stat = Features()
+    stat = Extremes()
     stat.update(padded, real)
     for fact, function in (("maximum", np.max), ("minimum", np.min), ("mean", np.mean), ("std", np.std)):
         wanted = np.array([function(one[0].double().numpy(), axis=(1, 2)) for one in examples])

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attrim.training.data import Stream, count, weight
+from attrim.training.data import BatchStream, count, weight
 
 
 @given(st.integers(0, 3), st.integers(0, 5), st.integers(1, 12))
@@ -18,10 +18,10 @@ def test_a_stream_begins_anywhere(epoch, batch, length):
 
     source = lambda e: ({"x": torch.tensor([10 * e + b])} for b in range(5))
     everything = [10 * e + b for e in range(8) for b in range(5)]
-    stream = Stream(source, epoch, batch)
+    stream = BatchStream(source, epoch, batch)
     read = [number(inputs) for inputs in islice(stream, length)]
     assert read == everything[5 * epoch + batch :][:length]
-    again = Stream(source, stream.epoch, stream.batch)
+    again = BatchStream(source, stream.epoch, stream.batch)
     assert number(next(iter(again))) == everything[everything.index(read[-1]) + 1]
     assert count(source) == 5
 

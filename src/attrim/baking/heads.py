@@ -15,7 +15,7 @@ from ..attention.architectures import Facts
 from ..attention.masks import Stream
 from .constants import Constants
 from .planning import Layer
-from .projections import Row
+from .projections import Projections
 from .reading import read
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
@@ -167,7 +167,9 @@ class Beside(nn.Module):
     value : the projection to the values of the constant heads.
     """
 
-    def __init__(self, layer: Layer, value: nn.Linear, row: Row, facts: Facts, streams: dict[str, Stream]) -> None:
+    def __init__(
+        self, layer: Layer, value: nn.Linear, row: Projections, facts: Facts, streams: dict[str, Stream]
+    ) -> None:
         super().__init__()
         self.layer, self.row, self.facts, self.streams = layer, row, facts, streams
         self.value = value

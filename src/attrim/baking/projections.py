@@ -20,7 +20,7 @@ PROJECTIONS = (nn.Linear, Conv1D)
 
 
 @dataclass(frozen=True)
-class Row:
+class Projections:
     """How one family of attention modules lays out its heads.
 
     Attributes
@@ -75,7 +75,7 @@ class Row:
         )
 
 
-def row_of(module: nn.Module, site: Site) -> Row:
+def row_of(module: nn.Module, site: Site) -> Projections:
     """The row of an attention module, or the reason why there is none."""
     row = next((row for row in ROWS.values() if row.route == site.route and row.fits(module)), None)
     why = "bake does not know where it keeps the weights of its heads" if row is None else row.refusal
@@ -88,17 +88,17 @@ def row_of(module: nn.Module, site: Site) -> Row:
 
 
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
-_SEPARATE = Row("interface", "../output.dense", ("query",), ("key",), ("value",))
-_PROJ = Row("interface", "o_proj", ("q_proj",), ("k_proj",), ("v_proj",))
+_SEPARATE = Projections("interface", "../output.dense", ("query",), ("key",), ("value",))
+_PROJ = Projections("interface", "o_proj", ("q_proj",), ("k_proj",), ("v_proj",))
 
-ROWS: dict[str, Row] = {
+ROWS: dict[str, Projections] = {
     # One fused projection, query, key and value of each head together, with biases of its own.
-    "deberta": Row(
+    "deberta": Projections(
         "softmax", "../output.dense", query=("q_bias", "pos_q_proj?"), key=("pos_proj?",), value=("v_bias",),
         fused="in_proj", layout="heads", counts=_COUNTS, sizes=("all_head_size",), states="hidden_states",
         weights_follow=True, real_is_one=True,
     ),
-    "deberta-v2": Row(
+    "deberta-v2": Projections(
         "softmax", "../output.dense", query=("query_proj", "pos_query_proj?"), key=("key_proj", "pos_key_proj?"),
         value=("value_proj",), counts=_COUNTS, sizes=("all_head_size",), states="hidden_states", weights_follow=True,
         real_is_one=True,
@@ -109,26 +109,26 @@ ROWS: dict[str, Row] = {
     ),
     "albert": replace(_SEPARATE, output="dense"),
     "bert": _SEPARATE,
-    "distilbert": Row("interface", "out_lin", ("q_lin",), ("k_lin",), ("v_lin",)),
+    "distilbert": Projections("interface", "out_lin", ("q_lin",), ("k_lin",), ("v_lin",)),
     "llama": replace(_PROJ, vectors=(("sinks?", 0),)),
     "fsmt": replace(
         _PROJ, route="softmax", output="out_proj",
         refusal="its code takes the joined heads to be as wide as the hidden states",
     ),
     "bart": replace(_PROJ, output="out_proj"),
-    "t5": Row("interface", "o", ("q",), ("k",), ("v",), indexed=True),
-    "gpt2": Row("interface", "c_proj", fused="c_attn", split="split_size", without=("q_attn",)),
-    "modernbert": Row("interface", "Wo", fused="Wqkv"),
-    "mpt": Row("softmax", "out_proj", fused="Wqkv", counts=_COUNTS, bias="position_bias"),
-    "bloom": Row("softmax", "dense", fused="query_key_value", layout="heads", counts=_COUNTS, bias="alibi"),
-    "xlnet": Row(
+    "t5": Projections("interface", "o", ("q",), ("k",), ("v",), indexed=True),
+    "gpt2": Projections("interface", "c_proj", fused="c_attn", split="split_size", without=("q_attn",)),
+    "modernbert": Projections("interface", "Wo", fused="Wqkv"),
+    "mpt": Projections("softmax", "out_proj", fused="Wqkv", counts=_COUNTS, bias="position_bias"),
+    "bloom": Projections("softmax", "dense", fused="query_key_value", layout="heads", counts=_COUNTS, bias="alibi"),
+    "xlnet": Projections(
         "softmax", "o", counts=("n_head",),
         vectors=(
             ("q", 1), ("k", 1), ("v", 1), ("o", 1), ("r", 1), ("r_r_bias", 0), ("r_s_bias", 0), ("r_w_bias", 0),
             ("seg_embed", 1),
         ),
     ),
-    "torch": Row(
+    "torch": Projections(
         "softmax", "out_proj", vectors=(("in_proj_weight", 0),),
         refusal="torch's fused function takes the head size from the width and the number of heads",
     ),

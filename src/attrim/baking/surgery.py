@@ -16,7 +16,7 @@ from ..core.site import Site
 from ..errors import ArtefactError, SiteError
 from .heads import Baked, Beside, WithBias, WithConstants, mixed, register
 from .planning import Layer, SitePlan, matrices_of
-from .projections import Row, row_of
+from .projections import Projections, row_of
 from .tensors import (
     Padded,
     Zeros,
@@ -34,7 +34,7 @@ from .tensors import (
 class Cut:
     """The surgery on one attention module."""
 
-    def __init__(self, model: Any, module: nn.Module, row: Row, layer: Layer) -> None:
+    def __init__(self, model: Any, module: nn.Module, row: Projections, layer: Layer) -> None:
         self.module, self.row, self.layer = module, row, layer
         self.output = output_of(model, module, row)
         heads = layer.heads
@@ -171,7 +171,7 @@ class Cut:
         return as_linear(fused.weight[self._fused_rows(2, heads).to(fused.weight.device)], bias[rows.to(bias.device)])
 
 
-def output_of(model: Any, module: nn.Module, row: Row) -> Any:
+def output_of(model: Any, module: nn.Module, row: Projections) -> Any:
     """The projection whose columns are heads (a parameter in some families)."""
     if not row.output.startswith("../"):
         return getattr(module, row.output)

@@ -80,7 +80,7 @@ class Registry(Generic[T]):
 
 EDITS: Registry[type[Edit]] = Registry("edit", "attrim.edits")
 STATS: Registry[type[Stat]] = Registry("stat", "attrim.stats")
-SCORES: Registry[Score] = Registry("score", "attrim.scores")
+SCORES: Registry[type[Score]] = Registry("score", "attrim.scores")
 TASKS: Registry[type[Task]] = Registry("task", "attrim.tasks")
 STUDIES: Registry[type[Study]] = Registry("study", "attrim.studies")
 METHODS: Registry[Method] = Registry("quantising method", "attrim.codebooks")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.call import Call
-from ..stats.base import Record, Stat, not_finite
+from ..stats.base import SiteRecord, Stat, not_finite
 from ..stats.histogram import Histogram
 from ..stats.mean import Mean
 from . import team
@@ -52,8 +52,8 @@ class Feed:
     stop: Numbers
     query_slots: Numbers
     key_slots: Numbers
-    counts: Record | None = None
-    sums: Record | None = None
+    counts: SiteRecord | None = None
+    sums: SiteRecord | None = None
 
     @classmethod
     def begin(cls, call: Call, spans: Spans, stats: Watching) -> Feed | None:
@@ -122,7 +122,7 @@ class Feed:
         if failed[0]:
             raise not_finite(self.call.site)
 
-    def _rows(self, record: Record | None) -> Numbers:
+    def _rows(self, record: SiteRecord | None) -> Numbers:
         """The row of the record for every head of the call, -1 for heads that it does not watch."""
         heads = () if record is None else record.heads
         if heads == self.call.heads:
@@ -131,6 +131,6 @@ class Feed:
         return numpy.array([place.get(head, -1) for head in self.call.heads])
 
     @staticmethod
-    def _addresses(record: Record | None, *names: str) -> list[int]:
+    def _addresses(record: SiteRecord | None, *names: str) -> list[int]:
         """Where the tensors of a record are; 0 when it is not watched."""
         return [0 if record is None else record.tensors[name].data_ptr() for name in names]

@@ -36,7 +36,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class CachedStates:
     """The hidden states of the tokens of some examples, without padding, and what the task wants to know about them.
 
     Attributes
@@ -157,7 +157,7 @@ def states_file(folder: Path, key: str) -> Path:
     return folder / f"states-{key[:16]}.safetensors"
 
 
-def save_columns(features: Features, folder: Path) -> None:
+def save_columns(features: CachedStates, folder: Path) -> None:
     """Write all but the hidden states, which are there already; those of another key are removed."""
     tensors = {name: getattr(features, name) for name in _COLUMNS}
     for group in ("targets", "token_targets"):
@@ -169,7 +169,7 @@ def save_columns(features: Features, folder: Path) -> None:
             stale.unlink()
 
 
-def load_features(folder: Path, key: str) -> Features | None:
+def load_features(folder: Path, key: str) -> CachedStates | None:
     """The features in a folder, if they are those of the key; None when there are none, others, or half of some."""
     try:
         if STORE.read_index(folder)["key"] != key:
@@ -184,7 +184,7 @@ def load_features(folder: Path, key: str) -> Features | None:
     for group in ("targets", "token_targets"):
         prefix = f"{group}/"
         fields[group] = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
-    return Features((states,), **fields, key=key, zero_share=index["zero_share"], seconds=index["seconds"])
+    return CachedStates((states,), **fields, key=key, zero_share=index["zero_share"], seconds=index["seconds"])
 
 
 def remove_features(folder: str | Path) -> None:
@@ -230,7 +230,7 @@ def extract(
     budget: int = BUDGET,
     dtype: Literal["float32", "float16"] = "float32",
     compact: bool = True,
-) -> Features:
+) -> CachedStates:
     """Run a model once over the examples of a task and keep the hidden states of their tokens.
 
     Tokens that a task of tokens asks nothing about (special ones, later parts of words) are not kept.
@@ -293,10 +293,10 @@ def _columns(batch: Batch, slots: Tensor, wanted: Tensor, targets: dict[str, Ten
 
 def _features(
     parts: tuple[Tensor, ...], columns: list[dict[str, Any]], key: str, zero_share: float, seconds: float
-) -> Features:
+) -> CachedStates:
     flat = joined([{name: part[name] for name in ("slots", "counts", "index", "labels")} for part in columns])
     starts = torch.nn.functional.pad(flat.pop("counts").cumsum(0), (1, 0))
-    return Features(
+    return CachedStates(
         parts,
         starts=starts,
         **flat,

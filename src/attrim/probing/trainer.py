@@ -23,7 +23,7 @@ from ..training.data import Inputs, Step
 from ..training.loop import Loop
 from ..training.recipe import ProbeRecipe
 from .backbone import Packed, unpack
-from .hidden_states import Features
+from .hidden_states import CachedStates
 from .probe import Probe
 
 # Examples that are evaluated together.
@@ -31,12 +31,12 @@ _TOGETHER = 64
 
 
 def train_probe(
-    features: Features,
+    features: CachedStates,
     probe: Probe,
     task: Task,
     recipe: ProbeRecipe | None = None,
     *,
-    validation: tuple[Features, Task] | None = None,
+    validation: tuple[CachedStates, Task] | None = None,
     callbacks: Sequence[Callback] = (),
     folder: Path | None = None,
     progress: bool = False,
@@ -73,7 +73,7 @@ def train_probe(
     return after.metrics
 
 
-def evaluate_probe(features: Features, probe: Probe, task: Task) -> Result:
+def evaluate_probe(features: CachedStates, probe: Probe, task: Task) -> Result:
     """The result that ``evaluate`` gives for the model with the probe, from hidden states that are there."""
     model = Answering(probe)
     task.check(model)
@@ -109,7 +109,7 @@ class Answering(nn.Module):
 class _AfterEpochs(Callback):
     """Evaluates after each epoch, and after the last step."""
 
-    def __init__(self, validation: tuple[Features, Task] | None, every: int) -> None:
+    def __init__(self, validation: tuple[CachedStates, Task] | None, every: int) -> None:
         self.validation, self.every = validation, every
         self.metrics: list[dict[str, float]] = []
 

@@ -1,7 +1,17 @@
-"""Scores: one number for every head, and the orders and budgets that come of it."""
+"""Scores: one number for every head, and the orders and budgets that come of it. One score a file."""
 
 from ..core.registry import SCORES
-from .base import Scores, register
+from .base import Score, ScoreInputs, Scores, register
 from .orders import RankCorrelation, budget, budget_size, rank_correlation
 
-__all__ = ["SCORES", "RankCorrelation", "Scores", "budget", "budget_size", "rank_correlation", "register"]
+__all__ = [
+    "SCORES",
+    "RankCorrelation",
+    "Score",
+    "ScoreInputs",
+    "Scores",
+    "budget",
+    "budget_size",
+    "rank_correlation",
+    "register",
+]

@@ -1,53 +1,186 @@
-"""What a score is: a number for every head, small for the heads that are replaced first."""
+"""What a score is: a dataclass that gives a number for every head, and what its numbers mean."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, overload
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
 
 from ..core.registry import SCORES
 from ..core.site import Site
-from ..errors import ArtefactError, DataError, SelectionError, ShapeError
+from ..errors import ArtefactError, DataError, ParameterError, SelectionError, ShapeError
+
+if TYPE_CHECKING:
+    from ..tasks.base import Task
+
+register = SCORES.register
+
+Target = Literal["predicted", "label"] | int
+"""Which output of the model is explained: the one it predicts, that of the label, or the one of this number."""
+Reduction = Literal["sum", "mean"]
+"""How the numbers of the examples become one."""
+Scope = Literal["dataset", "example"]
+"""One number for each head over all examples, or one for each example."""
+Unit = Literal["head", "site", "block"]
+"""What gets a number: each head, each attention computation, or each layer with all its attention."""
 
 
-class Score(Protocol):
-    """How a score is called: every one takes the same, and ignores what it does not need."""
+@dataclass(frozen=True, eq=False)
+class ScoreInputs:
+    """What a score may compute from; each one says in ``needs`` what it cannot do without.
+
+    Attributes
+    ----------
+    model : any model whose sites are found; with a head, where a score needs the loss.
+    batches : dicts of tensors for ``model(**batch)``; with labels, where a score needs the loss.
+    constants : what heads would be replaced by, as :class:`~attrim.edits.constant.Constant` takes it, or an edit.
+    task, tokenizer : training data, for scores that train.
+    folder : for checkpoints of scores that train, to go on after a kill.
+    progress : show a progress bar, where it takes long.
+    """
+
+    model: nn.Module
+    batches: Iterable[Mapping[str, Any]] = ()
+    constants: Any = None
+    task: Task | None = None
+    tokenizer: Any = None
+    folder: Path | None = None
+    progress: bool = False
+
+
+NEEDS = {
+    "batches": "batches, dicts of tensors for the model",
+    "constants": "constants, what heads would be replaced by (a Mean stat, tensors by site name, or an edit)",
+    "task": "a task with training data",
+    "tokenizer": "the tokenizer of the model",
+}
+"""What a score can need, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Base of all scores: the fields are the parameters, :meth:`compute` does the work.
+
+    The class variables say what a score can do. A parameter that it cannot have is refused, never ignored; None stands
+    for the first of what it can have.
+
+    Parameters
+    ----------
+    target : which output is explained (:data:`Target`).
+    reduction : how the numbers of the examples become one.
+    scope : whether they become one at all.
+    unit : what gets a number.
+    """
+
+    registered_name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset({"batches"})
+    targets: ClassVar[tuple[Literal["predicted", "label", "id"], ...]] = ()
+    reductions: ClassVar[tuple[Reduction, ...]] = ("mean",)
+    scopes: ClassVar[tuple[Scope, ...]] = ("dataset",)
+    units: ClassVar[tuple[Unit, ...]] = ("head",)
+    large_is_important: ClassVar[bool] = True
+
+    target: Target | None = None
+    reduction: Reduction | None = None
+    scope: Scope | None = None
+    unit: Unit | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in self.abilities().items():
+            given = getattr(self, name)
+            if given is None:
+                object.__setattr__(self, name, known[0] if known else None)
+            elif given not in known and not ("id" in known and isinstance(given, int)):
+                way_out = f"it can have {', '.join(known)}" if known else "leave it out"
+                raise ParameterError(f"The score {self.registered_name!r} cannot have {name}={given!r}; {way_out}.")
+
+    @classmethod
+    def abilities(cls) -> dict[str, tuple[str, ...]]:
+        """What target, reduction, scope and unit can be, the usual one first."""
+        return {"target": cls.targets, "reduction": cls.reductions, "scope": cls.scopes, "unit": cls.units}
+
+    def compute(self, given: ScoreInputs) -> Scores:
+        """Score the heads, and return :meth:`scores` of the values; all that :attr:`needs` names is there."""
+        raise NotImplementedError
 
     def __call__(
-        self, model: nn.Module, batches: Iterable[Mapping[str, Any]], constants: Any, *, seed: int = 0
+        self,
+        model: nn.Module,
+        batches: Iterable[Mapping[str, Any]] | None = None,
+        constants: Any = None,
+        *,
+        task: Task | None = None,
+        tokenizer: Any = None,
+        folder: Path | None = None,
+        progress: bool = False,
     ) -> Scores:
-        """Score every head of a model.
+        """Score every head of a model; the parameters are those of :class:`ScoreInputs`."""
+        optional = {"batches": batches, "constants": constants, "task": task, "tokenizer": tokenizer}
+        for name, value in optional.items():
+            if value is None and name in self.needs:
+                raise ParameterError(f"The score {self.registered_name!r} needs {NEEDS[name]}; give {name}=... .")
+        batches = () if batches is None else batches
+        return self.compute(ScoreInputs(model, batches, constants, task, tokenizer, folder, progress))
+
+    def scores(self, values: Mapping[str, Tensor], sites: Sequence[Site]) -> Scores:
+        """What :meth:`compute` returns: values ``[H]`` by site name, ``[N, H]`` for each of N examples."""
+        return Scores(values, sites, self.registered_name, self.options(), self.large_is_important)
+
+    def reduce(self, parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The values of all examples as scope and reduction ask for: ``[H]`` or ``[N, H]`` by site name.
 
         Parameters
         ----------
-        batches : dicts of tensors for ``model(**batch)``; with labels, where a score needs the loss.
-        constants : what heads would be replaced by, as :class:`~attrim.edits.constant.Constant` takes it.
-        seed : for scores that are random.
+        parts : of each batch the values of its examples, ``[B, H]`` by site name.
         """
+        if self.scope == "example":
+            kept: dict[str, list[Tensor]] = {}
+            for part in parts:
+                for name, values in part.items():
+                    kept.setdefault(name, []).append(values)
+            return {name: torch.cat(tensors) for name, tensors in kept.items()}
+        sums: dict[str, Tensor] = {}
+        examples = 0
+        for part in parts:
+            for name, values in part.items():
+                sums[name] = sums[name] + values.sum(0) if name in sums else values.sum(0)
+            examples += len(next(iter(part.values())))
+        return {name: total if self.reduction == "sum" else total / examples for name, total in sums.items()}
 
+    def options(self) -> dict[str, Any]:
+        """The parameters that have a value, as JSON values."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
-register = SCORES.register
+    def with_seed(self, seed: int) -> Self:
+        """This score with another seed; the score itself, where nothing is drawn or trained."""
+        known = {item.name for item in dataclasses.fields(self)}
+        return dataclasses.replace(self, seed=seed) if "seed" in known else self  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One number for every head of some sites.
+    """One number for every head of some sites, or one for every head and example.
 
     Parameters
     ----------
-    values : site name to ``[H]``; sites may have different numbers of heads. Kept in float64.
+    values : site name to ``[H]``, or to ``[N, H]`` for N examples; sites may have different numbers of heads. Kept in
+        float64.
     sites : the sites, in the order of the model.
     name : which score it is, for tables and figures.
+    options : the parameters it was computed with, as JSON values.
+    large_is_important : whether the heads with large numbers are the ones that matter.
     """
 
     values: Mapping[str, Tensor]
     sites: Sequence[Site]
     name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    large_is_important: bool = True
 
     def __post_init__(self) -> None:
         names = [site.name for site in self.sites]
@@ -56,35 +189,67 @@ class Scores:
                 f"The scores are for {len(self.values)} sites and the list has {len(names)}; give values for each site."
             )
         values = {name: torch.as_tensor(self.values[name]).detach().double().cpu() for name in names}
+        leading = {tuple(tensor.shape[:-1]) for tensor in values.values()}
         for site in self.sites:
-            if values[site.name].shape != (site.heads,):
+            if values[site.name].ndim not in (1, 2) or values[site.name].shape[-1] != site.heads or len(leading) > 1:
                 raise ShapeError(
-                    f"The scores of site {site.name!r} must have the shape [{site.heads}], one for each head, not "
-                    f"{list(values[site.name].shape)}."
+                    f"The scores of site {site.name!r} must have the shape [{site.heads}], one for each head, or the "
+                    f"same number of examples before it at every site, not {list(values[site.name].shape)}."
                 )
             if not bool(torch.isfinite(values[site.name]).all()):
                 raise DataError(f"A score of site {site.name!r} is NaN or infinite, so that heads cannot be ordered.")
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "sites", tuple(self.sites))
 
+    @property
+    def scope(self) -> Scope:
+        """Whether there is one number for each head, or one for each head and example."""
+        return "example" if any(tensor.ndim == 2 for tensor in self.values.values()) else "dataset"
+
+    def of_example(self, number: int) -> Scores:
+        """The scores of one example."""
+        self._require("example")
+        values = {name: tensor[number] for name, tensor in self.values.items()}
+        return dataclasses.replace(self, values=values, options={**self.options, "scope": "dataset"})
+
+    def over_examples(self) -> Scores:
+        """The scores over all examples, reduced as the options say (by default their mean)."""
+        self._require("example")
+        reduction = self.options.get("reduction", "mean")
+        values = {name: tensor.sum(0) if reduction == "sum" else tensor.mean(0) for name, tensor in self.values.items()}
+        return dataclasses.replace(self, values=values, options={**self.options, "scope": "dataset"})
+
+    def _require(self, scope: Scope) -> None:
+        if self.scope != scope:
+            way_out = (
+                "choose one by of_example(number), or reduce them by over_examples()"
+                if self.scope == "example"
+                else "compute them with scope='example'"
+            )
+            raise SelectionError(
+                f"The scores {self.name!r} are for the scope {self.scope!r}, not {scope!r}; {way_out}."
+            )
+
     @overload
     def order(self, by: Literal["site"] = "site") -> list[tuple[str, int]]: ...
     @overload
     def order(self, by: Literal["layer"]) -> list[tuple[int, int]]: ...
     def order(self, by: Literal["site", "layer"] = "site") -> list[Any]:
-        """All heads, the one to replace first at the front; equal scores by layer, then by head.
+        """All heads, the least important one, which is replaced first, at the front; equal ones by layer, then head.
 
         Parameters
         ----------
         by : pairs of ``site`` name and head, which fit ``Constant(heads=...)`` for any model; or of ``layer`` and head,
             which are only clear when no two sites have the same layer.
         """
+        self._require("dataset")
         if by == "layer" and len({site.layer for site in self.sites}) < len(self.sites):
             raise SelectionError(
                 "Several sites have the same layer, so that layer and head do not name a head; use order(by='site')."
             )
+        sign = 1 if self.large_is_important else -1
         places = sorted(
-            (value, site.layer, number, head)
+            (sign * value, site.layer, number, head)
             for number, site in enumerate(self.sites)
             for head, value in enumerate(self.values[site.name].tolist())
         )
@@ -98,20 +263,26 @@ class Scores:
         return self._table(rows)
 
     def table(self) -> Tensor:
-        """Float64 ``[sites, heads]``: the values; NaN where a site has fewer heads."""
+        """Float64 ``[sites, heads]``, or ``[N, sites, heads]`` for N examples; NaN where a site has fewer heads."""
         return self._table(self.values)
 
     def _table(self, rows: Mapping[str, Tensor]) -> Tensor:
         width = max(site.heads for site in self.sites)
-        table = torch.full((len(self.sites), width), torch.nan, dtype=torch.float64)
+        leading = next(iter(rows.values())).shape[:-1]
+        table = torch.full((*leading, len(self.sites), width), torch.nan, dtype=torch.float64)
         for number, site in enumerate(self.sites):
-            table[number, : site.heads] = rows[site.name]
+            table[..., number, : site.heads] = rows[site.name]
         return table
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        values = {name: numbers.tolist() for name, numbers in self.values.items()}
-        return {"name": self.name, "sites": [dataclasses.asdict(site) for site in self.sites], "values": values}
+        return {
+            "name": self.name,
+            "sites": [dataclasses.asdict(site) for site in self.sites],
+            "values": {name: numbers.tolist() for name, numbers in self.values.items()},
+            "options": dict(self.options),
+            "large_is_important": self.large_is_important,
+        }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Scores:
@@ -119,6 +290,7 @@ class Scores:
         try:
             sites = [Site(**site) for site in fields["sites"]]
             values = {name: torch.tensor(row, dtype=torch.float64) for name, row in fields["values"].items()}
-            return cls(values, sites, fields["name"])
+            options, sign = fields.get("options", {}), fields.get("large_is_important", True)
+            return cls(values, sites, fields["name"], options, sign)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtefactError(f"These are no saved scores ({error}); compute them again.") from error

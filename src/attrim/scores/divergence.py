@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.call import Call
 from ..edits.base import Edit
@@ -16,11 +16,11 @@ from ..edits.constant import Constant
 from ..measurement import measure
 from ..stats.base import Rule, SiteStat, finite
 from ..stats.integers import add_words, from_wide, to_fixed
-from .base import Scores, register
+from .base import Score, ScoreInputs, Scores, register
 
 
 @dataclass(eq=False)
-class Divergence(SiteStat):
+class RowDivergence(SiteStat):
     """Mean Jensen-Shannon divergence between each row of attention and what an edit makes of it, in nats.
 
     Only rows of real queries with an allowed key count, and all of them the same. A row that the edit leaves empty
@@ -75,9 +75,15 @@ def row_divergence(left: Tensor, right: Tensor) -> Tensor:
 
 
 @register("divergence")
-def divergence(model: nn.Module, batches: Iterable[Mapping[str, Any]], constants: Any, *, seed: int = 0) -> Scores:
+@dataclass(frozen=True, kw_only=True)
+class Divergence(Score):
     """Mean Jensen-Shannon divergence between the rows of a head's attention and its constant; needs no labels."""
-    edit = constants if isinstance(constants, Edit) else Constant(constants)
-    stat = Divergence(edit)
-    measure(model, batches, stat, progress=False)
-    return Scores(stat.values(), stat.sites, "divergence")
+
+    needs = frozenset({"batches", "constants"})
+
+    def compute(self, given: ScoreInputs) -> Scores:
+        """See :meth:`Score.compute`."""
+        constants = given.constants
+        stat = RowDivergence(constants if isinstance(constants, Edit) else Constant(constants))
+        measure(given.model, given.batches, stat, progress=given.progress)
+        return self.scores(stat.values(), stat.sites)

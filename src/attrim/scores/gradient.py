@@ -5,7 +5,7 @@ The way of Michel et al. 2019 (https://arxiv.org/abs/1905.10650), but towards a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -21,7 +21,7 @@ from ..edits.constant import Constant
 from ..edits.mix import mix
 from ..errors import DataError
 from ..measurement import LABELS
-from .base import Scores, register
+from .base import Score, ScoreInputs, Scores, register
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,44 +45,50 @@ class Towards(Edit):
 
 
 @register("gradient")
-def gradient(
-    model: nn.Module,
-    batches: Iterable[Mapping[str, Any]],
-    constants: Any,
-    *,
-    seed: int = 0,
-    signed: bool = False,
-) -> Scores:
+@dataclass(frozen=True, kw_only=True)
+class Gradient(Score):
     """First-order change of the loss when a head moves from its attention to its constant; needs labels.
 
     With attention ``s * A + (1 - s) * C`` it is ``-d loss / d s`` at ``s = 1``, for every example by itself.
 
     Parameters
     ----------
-    batches : with labels, as ``task.train_batches`` gives them; the loss is the model's own, so train its head first.
-    signed : the mean over examples, so that heads that would lower the loss come first. By default the mean of the
+    signed : the changes themselves, so that a head whose constant lowers the loss comes first. By default their
         absolute values, where examples cannot cancel each other.
     """
-    edit = Towards(constants if isinstance(constants, Edit) else Constant(constants))
-    device = next(model.parameters()).device
-    stream = iter(batches)
-    first = next(stream, None)
-    if first is None:
-        raise DataError("There is nothing to score heads on: the batches are empty.")
-    sums: dict[str, Tensor] = {}
-    examples = 0
-    example = {name: tensor[:1].to(device) for name, tensor in first.items() if name not in LABELS}
-    with in_mode(model, training=False), torch.enable_grad(), attach(model, [edit], example=example) as sites:
-        for batch in chain([first], stream):
+
+    needs = frozenset({"batches", "constants"})
+    targets = ("label",)
+    reductions = ("mean", "sum")
+    scopes = ("dataset", "example")
+    signed: bool = False
+
+    def compute(self, given: ScoreInputs) -> Scores:
+        """See :meth:`Score.compute`."""
+        model, constants = given.model, given.constants
+        edit = Towards(constants if isinstance(constants, Edit) else Constant(constants))
+        stream = iter(given.batches)
+        first = next(stream, None)
+        if first is None:
+            raise DataError("There is nothing to score heads on: the batches are empty.")
+        device = next(model.parameters()).device
+        example = {name: tensor[:1].to(device) for name, tensor in first.items() if name not in LABELS}
+        with in_mode(model, training=False), torch.enable_grad(), attach(model, [edit], example=example) as sites:
+            values = self.reduce(self._changes(model, chain([first], stream), edit, device))
+        return self.scores(values, sites)
+
+    def _changes(
+        self, model: nn.Module, batches: Iterable[Mapping[str, Any]], edit: Towards, device: torch.device
+    ) -> Iterator[dict[str, Tensor]]:
+        """Of each batch the changes of its examples' losses, ``[B, H]`` by site name."""
+        for batch in batches:
             loss = _loss(model, {name: tensor.to(device) for name, tensor in batch.items()})
-            changes = dict(zip(edit.shares, torch.autograd.grad(loss, list(edit.shares.values())), strict=True))
-            for name, change in changes.items():
-                # The loss is a mean over the batch; times its size it is the sum of the examples' own losses.
-                change = -change.double().cpu() * len(change)
-                total = (change if signed else change.abs()).sum(0)
-                sums[name] = sums[name] + total if name in sums else total
-            examples += len(change)
-    return Scores({name: total / examples for name, total in sums.items()}, sites, "gradient")
+            slopes = torch.autograd.grad(loss, list(edit.shares.values()))
+            # The loss is a mean over the batch; times its size it is the sum of the examples' own losses.
+            changes = {
+                name: -slope.double().cpu() * len(slope) for name, slope in zip(edit.shares, slopes, strict=True)
+            }
+            yield changes if self.signed else {name: change.abs() for name, change in changes.items()}
 
 
 def _loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:

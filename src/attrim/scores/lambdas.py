@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..probing.probed import Probed, train_probed
 from ..tasks.base import Task
 from ..training.callbacks import Callback
 from ..training.recipe import ProbeRecipe
-from .base import Scores
+from .base import Score, ScoreInputs, Scores, register
 
 # Adam moves a lambda by about the learning rate in a step; at the probe's own rate all of them stay near 0.
 RATE = 1e-2
@@ -83,6 +84,44 @@ def train_lambdas(
     mix = Mix(dict(constants), probed.lambdas.by_site(), select=Select(names=[site.name for site in sites]))
     train_probed(probed, task, tokenizer, recipe, mix, callbacks=callbacks, folder=folder, progress=progress)
     return probed.lambdas.copied()
+
+
+@register("lambdas")
+@dataclass(frozen=True, kw_only=True)
+class Lambdas(Score):
+    """How much of its attention each head keeps when a probe is trained with a mixture of attention and constant.
+
+    Parameters
+    ----------
+    recipe : how to train; by default that of the paper.
+    seed : of the training, in place of the recipe's; None leaves it.
+    rate : learning rate of the lambdas; None takes the probe's.
+    as_coded : as the released code (:func:`train_lambdas`).
+    """
+
+    needs = frozenset({"constants", "task", "tokenizer"})
+    recipe: ProbeRecipe | None = None
+    seed: int | None = None
+    rate: float | None = RATE
+    as_coded: bool = False
+
+    def compute(self, given: ScoreInputs) -> Scores:
+        """See :meth:`Score.compute`; the model is an ``AutoModel``, which gets a new probe."""
+        assert given.task is not None
+        recipe = self.recipe or ProbeRecipe()
+        lambdas = train_lambdas(
+            given.model,
+            given.task,
+            given.tokenizer,
+            given.constants,
+            recipe if self.seed is None else dataclasses.replace(recipe, seed=self.seed),
+            rate=self.rate,
+            as_coded=self.as_coded,
+            folder=given.folder,
+            progress=given.progress,
+        )
+        sites = [site for site in find_sites(given.model) if site.name in lambdas]
+        return self.scores(lambdas, sites)
 
 
 def lambda_scores(runs: Sequence[Mapping[str, Tensor]], sites: Sequence[Site]) -> Scores:

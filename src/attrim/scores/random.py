@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from ..attention.discover import find_sites
 from ..core.site import Site
-from .base import Scores, register
+from .base import Score, ScoreInputs, Scores, register
 
 
 def random_scores(sites: Sequence[Site], seed: int = 0) -> Scores:
@@ -28,8 +27,19 @@ def random_scores(sites: Sequence[Site], seed: int = 0) -> Scores:
 
 
 @register("random")
-def random(
-    model: nn.Module, batches: Iterable[Mapping[str, Any]] = (), constants: Any = None, *, seed: int = 0
-) -> Scores:
-    """Random numbers, for comparison."""
-    return random_scores(find_sites(model), seed)
+@dataclass(frozen=True, kw_only=True)
+class RandomOrder(Score):
+    """Random numbers, for comparison.
+
+    Parameters
+    ----------
+    seed : another seed gives other numbers.
+    """
+
+    needs = frozenset()
+    seed: int = 0
+
+    def compute(self, given: ScoreInputs) -> Scores:
+        """See :meth:`Score.compute`."""
+        sites = find_sites(given.model)
+        return self.scores(random_scores(sites, self.seed).values, sites)

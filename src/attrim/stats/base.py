@@ -29,6 +29,12 @@ class Stat:
     registered_name: ClassVar[str]
     moment: str = "weights"  # or query, key, value, scores, output, layer_input, layer_output
 
+    def options(self) -> dict[str, Any]:
+        """The options that this stat was made with: the dataclass fields that can be given."""
+        made: Any = self  # a stat need not be a dataclass, and has no options then
+        fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+        return {item.name: getattr(self, item.name) for item in fields if item.init}
+
     def begin(self, batch: Mapping[str, Any]) -> None:
         """A batch is about to go through the model (:func:`attrim.measure` says so); most stats need not know it."""
 
@@ -68,7 +74,7 @@ Rule = Literal["add", "wide", "maximum", "minimum"]
 
 
 @dataclass
-class Record:
+class SiteRecord:
     """What a stat keeps of one site: row ``i`` of every tensor belongs to head ``heads[i]``."""
 
     site: Site
@@ -90,19 +96,15 @@ class SiteStat(Stat):
 
     rules: ClassVar[Mapping[str, Rule]] = {}
     free: ClassVar[frozenset[str]] = frozenset()
-    records: dict[str, Record] = field(default_factory=dict, init=False, repr=False)
-    _prepared: dict[str, Record] = field(default_factory=dict, init=False, repr=False)
+    records: dict[str, SiteRecord] = field(default_factory=dict, init=False, repr=False)
+    _prepared: dict[str, SiteRecord] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def sites(self) -> list[Site]:
         """The watched sites, in the order of the rows of every table."""
         return [record.site for record in self.records.values()]
 
-    def options(self) -> dict[str, Any]:
-        """The options that this stat was made with."""
-        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.init}
-
-    def record(self, site: Site, heads: tuple[int, ...]) -> Record:
+    def record(self, site: Site, heads: tuple[int, ...]) -> SiteRecord:
         """The record of a site, of which these heads are watched, made on the first call."""
         record = self.records.get(site.name)
         if record is None:
@@ -120,9 +122,9 @@ class SiteStat(Stat):
         """See :meth:`Stat.prepare`; a site that never fires gets no record."""
         if site.name not in self.records:
             with torch.inference_mode(False):  # tensors that are made in it could not be changed outside of it
-                self._prepared[site.name] = Record(site, heads, self.empty(len(heads)))
+                self._prepared[site.name] = SiteRecord(site, heads, self.empty(len(heads)))
 
-    def of(self, site: Site | str) -> Record:
+    def of(self, site: Site | str) -> SiteRecord:
         """The record of a site, or an error that lists the sites that were watched."""
         name = site if isinstance(site, str) else site.name
         if name not in self.records:
@@ -152,7 +154,7 @@ class SiteStat(Stat):
         """Add what ``other`` counted to this stat and return it; refuses what does not fit."""
         self._check_fit(other)
         for name, record in other.records.items():
-            kept = self.records.setdefault(name, Record(record.site, record.heads, {})).tensors
+            kept = self.records.setdefault(name, SiteRecord(record.site, record.heads, {})).tensors
             for key, tensor in record.tensors.items():
                 kept[key] = _merged(self.rules.get(key, "add"), kept[key], tensor) if key in kept else tensor.clone()
         return self
@@ -199,7 +201,7 @@ class SiteStat(Stat):
                 raise ArtefactError(
                     f"The saved {cls.__name__} lacks {', '.join(sorted(missing))} of {site.name!r}; measure it again."
                 )
-            stat.records[site.name] = Record(site, tuple(entry["watched"]), own)
+            stat.records[site.name] = SiteRecord(site, tuple(entry["watched"]), own)
         return stat
 
 

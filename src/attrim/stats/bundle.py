@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from torch import Tensor
 
 from ..core.registry import STATS
-from ..errors import ArtefactError, AttrimError, UnknownName
+from ..errors import ArtefactError, AttrimError, ParameterError, UnknownName, nearest
 from ..runs.artefact import Artefact
 from .base import Stat
 from .origin import Origin
@@ -17,12 +17,15 @@ from .origin import Origin
 STORE = Artefact("stats", source="a folder that a measurement wrote", remedy="restore them or measure again")
 INDEX = STORE.index
 Kind = TypeVar("Kind")
+OneStat = TypeVar("OneStat", bound=Stat)
+FORMER_NAMES = {"features": "extremes"}
+"""What saved stats may still be called, and the present name."""
 
 
 class Stats(Mapping[str, Stat]):
-    """The stats of one measurement by their class names (``stats["Histogram"]``).
+    """The stats of one measurement, by class (``stats[Histogram]``, which is typed) or name (``stats["Histogram"]``).
 
-    A second stat of one class is found as ``"Histogram-2"``, and so on.
+    The first stat of a class has the name of the class, the second one is ``"Histogram-2"``, and so on.
     """
 
     def __init__(self, stats: Iterable[Stat], origin: Origin | None = None) -> None:
@@ -34,10 +37,24 @@ class Stats(Mapping[str, Stat]):
             same = sum(type(other) is type(stat) for other in self._stats.values())
             self._stats[f"{kind}-{same + 1}" if same else kind] = stat
 
-    def __getitem__(self, name: str) -> Stat:
-        if name not in self._stats:
-            raise UnknownStat(name, self._stats)
-        return self._stats[name]
+    @overload
+    def __getitem__(self, which: type[OneStat]) -> OneStat: ...
+    @overload
+    def __getitem__(self, which: str) -> Stat: ...
+    def __getitem__(self, which: str | type[Stat]) -> Stat:
+        if isinstance(which, str):
+            names = [which] if which in self._stats else []
+        else:
+            names = [name for name, stat in self._stats.items() if type(stat) is which]
+        if not names:
+            raise UnknownStat(which if isinstance(which, str) else which.__name__, self._stats)
+        if len(names) > 1:
+            one = ", ".join(f"{name!r} ({self._stats[name].options()})" for name in names)
+            raise ParameterError(f"There are {len(names)} stats of the class {names[0]}; choose one by name: {one}.")
+        return self._stats[names[0]]
+
+    def __contains__(self, which: object) -> bool:
+        return which in self._stats or any(type(stat) is which for stat in self._stats.values())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stats)
@@ -101,7 +118,10 @@ class UnknownStat(UnknownName, KeyError):
     """A stat that was not measured."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        UnknownName.__init__(self, "measured stat", name, known)
+        known = sorted(known)
+        hint = f" ({near})" if (near := nearest(name, known)) else ""
+        measured = ", ".join(known) or "nothing"
+        AttrimError.__init__(self, f"The stat {name!r} was not measured{hint}; what was measured is {measured}.")
 
     __str__ = AttrimError.__str__
 
@@ -140,5 +160,5 @@ def _read_stats(entries: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tens
     for number, entry in enumerate(entries):
         prefix = f"{number}/"
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        stats.append(STATS[entry["name"]].load(own, entry["fields"]))
+        stats.append(STATS[FORMER_NAMES.get(entry["name"], entry["name"])].load(own, entry["fields"]))
     return stats

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.call import Call
 from ..core.site import Site
 from ..errors import DataError
-from .base import Record, SiteStat, finite, register
+from .base import SiteRecord, SiteStat, finite, register
 from .integers import FRACTION_BITS, from_fixed, grown, to_fixed
 
 MOST_EXAMPLES = 1 << (62 - FRACTION_BITS)
@@ -55,13 +55,13 @@ class Mean(SiteStat):
             kept["sums"][place] += to_fixed(weights).cpu()
             kept["counts"][place] += valid.cpu()
 
-    def add_examples(self, record: Record, examples: int) -> None:
+    def add_examples(self, record: SiteRecord, examples: int) -> None:
         """Count examples; refuses what could overflow."""
         record.tensors["examples"] += examples
         if int(record.tensors["examples"]) > MOST_EXAMPLES:
             raise DataError(f"Mean is exact for at most {MOST_EXAMPLES:,} examples; measure the data in smaller parts.")
 
-    def grow(self, record: Record, queries: int, keys: int, masks: int = 1) -> None:
+    def grow(self, record: SiteRecord, queries: int, keys: int, masks: int = 1) -> None:
         """Make room for texts of the given lengths (and for counts that differ between heads when ``masks`` > 1)."""
         kept = record.tensors
         queries, keys = max(queries, kept["sums"].shape[1]), max(keys, kept["sums"].shape[2])
@@ -120,7 +120,7 @@ def _places(query_slots: Tensor, key_slots: Tensor, consecutive: bool) -> tuple[
     return slice(int(query_slots[0]), int(query_slots[-1]) + 1), slice(int(key_slots[0]), int(key_slots[-1]) + 1)
 
 
-def _all_heads(record: Record, rows: Tensor) -> Tensor:
+def _all_heads(record: SiteRecord, rows: Tensor) -> Tensor:
     """Rows of the watched heads among all heads of the site."""
     if len(record.heads) == record.site.heads:
         return rows

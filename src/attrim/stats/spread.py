@@ -1,10 +1,13 @@
-"""The shared part of stats that tell how a few facts vary: mean, standard deviation and extremes for each head."""
+"""Stats that tell how a few facts vary: mean, standard deviation and extremes for each head.
+
+A stat of your own is shortest as a :class:`Spread`: name the facts and compute them; the rest is done here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,16 +21,44 @@ from .moments import majority
 
 @dataclass(eq=False)
 class Spread(SiteStat):
-    """Base of stats that gather facts about rows or examples; subclasses name the facts and write ``watch``.
+    """Base of stats that gather facts about rows or examples; subclasses name the facts and write :meth:`gather`.
 
     Every method gives float64 ``[sites, heads]`` for one fact. What is added up is fixed point, so that the order of
     the examples does not matter.
+
+    Attributes
+    ----------
+    facts : the names of the facts.
+    each : what has these facts: every query ``row`` with an allowed key, or every ``example``.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "sum": "wide", "squares": "wide", "maximum": "maximum", "minimum": "minimum",
     }  # fmt: skip
     facts: ClassVar[tuple[str, ...]]
+    each: ClassVar[Literal["row", "example"]] = "row"
+
+    def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
+        """Compute the facts of one example: ``[H, facts, Q]`` for rows, ``[H, facts, 1]`` for examples.
+
+        What is NaN has no such fact, and counts in :meth:`missing`. The result must not depend on how far the example
+        is padded.
+
+        Parameters
+        ----------
+        weights : float64 ``[H, Q, K]`` with zeros on the cells that do not count.
+        valid : bool ``[H, Q, K]``, the cells that count.
+        """
+        raise NotImplementedError
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
+        kept = self.record(call.site, call.heads).tensors
+        for example in range(tensor.shape[0]):
+            valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
+            weights = finite(tensor[example], valid, call.site).double()
+            real = valid.any(-1) if self.each == "row" else valid.flatten(1).any(-1, keepdim=True)
+            self._add(kept, self.gather(weights, valid).double(), real)
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
@@ -41,20 +72,14 @@ class Spread(SiteStat):
             "minimum": torch.full(shape, torch.inf, dtype=torch.float64),
         }
 
-    def add(self, kept: dict[str, Tensor], values: Tensor, real: Tensor, missing: Tensor | None = None) -> None:
-        """Add facts to the tensors of a site.
-
-        Parameters
-        ----------
-        values : float64 ``[H, facts, N]``.
-        real : bool ``[H, N]``, which of the N count.
-        missing : bool ``[H, N]``, those that should count but have no such facts.
-        """
+    def _add(self, kept: dict[str, Tensor], values: Tensor, real: Tensor) -> None:
+        """Add facts ``[H, facts, N]``, of which ``real`` ``[H, N]`` count, to the tensors of a site."""
+        reached = ~values.isnan().any(1)
+        kept["missing"] += (real & ~reached).sum(-1).cpu()
+        real = real & reached
         chosen = real[:, None].expand_as(values)
         values = torch.where(chosen, values, 0.0)
         kept["count"] += real.sum(-1).cpu()
-        if missing is not None:
-            kept["missing"] += missing.sum(-1).cpu()
         add_words(kept["sum"], to_fixed(values).cpu())
         add_words(kept["squares"], to_fixed(values.square()).cpu())
         highest, lowest = (values.masked_fill(~chosen, end) for end in (-torch.inf, torch.inf))
@@ -99,26 +124,21 @@ class Spread(SiteStat):
         return self.facts.index(fact)
 
 
-@register("features")
+@register("extremes")
 @dataclass(eq=False)
-class Features(Spread):
+class Extremes(Spread):
     """How the maximum, minimum, mean and standard deviation of an example's weights vary over the examples.
 
     Unlike in the paper's code, padding counts nowhere.
     """
 
     facts: ClassVar[tuple[str, ...]] = ("maximum", "minimum", "mean", "std")
+    each: ClassVar[Literal["row", "example"]] = "example"
 
-    def watch(self, tensor: Tensor, call: Call) -> None:
-        """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
-        kept = self.record(call.site, call.heads).tensors
-        for example in range(tensor.shape[0]):
-            valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
-            weights = finite(tensor[example], valid, call.site).double()
-            # The sums must not depend on how far the example is padded, so only the cells that count are added.
-            facts = [_facts(head[chosen]) for head, chosen in zip(weights, valid, strict=True)]
-            real = valid.flatten(1).any(-1, keepdim=True)
-            self.add(kept, torch.stack(facts)[..., None], real)
+    def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
+        """See :meth:`Spread.gather`."""
+        # The sums must not depend on how far the example is padded, so only the cells that count are added.
+        return torch.stack([_facts(head[chosen]) for head, chosen in zip(weights, valid, strict=True)])[..., None]
 
 
 def _facts(weights: Tensor) -> Tensor:
@@ -139,14 +159,8 @@ class Majority(Spread):
 
     facts: ClassVar[tuple[str, ...]] = ("tokens", "share")
 
-    def watch(self, tensor: Tensor, call: Call) -> None:
-        """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
-        kept = self.record(call.site, call.heads).tensors
-        for example in range(tensor.shape[0]):
-            valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
-            weights = finite(tensor[example], valid, call.site)
-            sizes = valid.sum(-1)
-            tokens, reached = majority(to_fixed(weights))
-            values = torch.stack([tokens.double(), tokens.double() / sizes.clamp(min=1)], 1)
-            real = sizes > 0
-            self.add(kept, values, reached & real, ~reached & real)
+    def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
+        """See :meth:`Spread.gather`."""
+        tokens, reached = majority(to_fixed(weights))
+        number = tokens.double().masked_fill(~reached, torch.nan)
+        return torch.stack([number, number / valid.sum(-1).clamp(min=1)], 1)

@@ -248,7 +248,7 @@ class Tokens(Task):
 
 
 @dataclass(kw_only=True)
-class Spans(Tokens):
+class TaggedSpans(Tokens):
     """Base of the tasks whose tags mark spans: precision, recall and F1 of whole spans, as ``conlleval`` counts them.
 
     Columns, one value a sentence: ``hits``, ``predicted`` and ``true`` spans, ``right`` and ``words``. Tags in IOB1 (as
@@ -275,7 +275,7 @@ def _iob2(*kinds: str) -> tuple[str, ...]:
 
 @register("tokens/ner")
 @dataclass(kw_only=True)
-class NamedEntities(Spans):
+class NamedEntities(TaggedSpans):
     """Find the names of persons, organisations, places and others. F1 of whole names."""
 
     column: int = 3
@@ -284,7 +284,7 @@ class NamedEntities(Spans):
 
 @register("tokens/chunk")
 @dataclass(kw_only=True)
-class Chunks(Spans):
+class Chunks(TaggedSpans):
     """Find the chunks of a sentence, such as noun phrases. F1 of whole chunks."""
 
     column: int = 2

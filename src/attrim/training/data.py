@@ -15,7 +15,7 @@ Epochs = Callable[[int], Iterable[Inputs]]
 """Gives the batches of an epoch, the same ones in the same order whenever it is asked."""
 
 
-class Stream:
+class BatchStream:
     """The batches of epoch 0, 1, 2 and so on, without those that have no answer to learn from.
 
     Parameters

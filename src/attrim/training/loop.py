@@ -23,7 +23,7 @@ from ..core.progress import track
 from ..errors import DataError, ParameterError, SelectionError
 from .callbacks import Callback
 from .checkpoint import Checkpoints
-from .data import Epochs, Inputs, Loss, Step, Stream, count, head_loss, weight
+from .data import Epochs, Inputs, Loss, Step, BatchStream, count, head_loss, weight
 from .recipe import Recipe
 
 
@@ -147,7 +147,7 @@ class Loop:
         # Accelerate spreads the work over processes; the place and the number type are this loop's business.
         self._accelerator = Accelerator(device_placement=False)
         self._batches = recipe.accumulation * self._accelerator.num_processes
-        self._stream = Stream(epochs)
+        self._stream = BatchStream(epochs)
         # At least one step, so that data without batches is an error and not nothing.
         self.steps = recipe.steps or max(1, math.ceil(recipe.epochs * count(epochs) / self._batches))
         self._last: Step | None = None

@@ -124,4 +124,4 @@ def _check_order(name: str) -> None:
         if name != LAMBDAS:
             SCORES[name]
     except UnknownName:  # the scores do not know the order that is trained
-        raise UnknownName("order", name, (LAMBDAS, *SCORES)) from None
+        raise UnknownName("order", name, SCORES) from None

@@ -58,7 +58,7 @@ class Ordering:
         if stored is None:
             model = probed()  # not the model alone: the labels are numbered as the probe has them
             some = islice(self.task.train_batches(self.tokenizer, model, seed=seed), batches)
-            stored = SCORES[name](model, some, self.constants, seed=seed).to_json()
+            stored = SCORES[name]().with_seed(seed)(model, some, self.constants).to_json()
             self.run.store(setting, {}, fields=stored)
         return Scores.from_json(stored)
 

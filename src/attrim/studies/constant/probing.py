@@ -16,7 +16,7 @@ from ...edits.base import Edit
 from ...edits.constant import Constant
 from ...edits.families import constant_edits
 from ...evaluation import evaluate
-from ...probing.hidden_states import Features, extract, remove_features
+from ...probing.hidden_states import CachedStates, extract, remove_features
 from ...probing.probe import Probe, load_probe, make_probe, save_probe
 from ...probing.probed import Probed, train_probed
 from ...probing.trainer import evaluate_probe, train_probe
@@ -102,7 +102,7 @@ class Probing:
         return make_probe(self.model, self.training, seed=seed), recipe
 
     @contextmanager
-    def _features(self, task: Task, edits: Sequence[Edit]) -> Iterator[Features]:
+    def _features(self, task: Task, edits: Sequence[Edit]) -> Iterator[CachedStates]:
         """The hidden states of a task; those that went to a file are removed afterwards, for they are large."""
         folder = self.run.folder / "features" / ("training" if task is self.training else "validation")
         yield extract(self.model, task, self.tokenizer, edits, folder=folder)

@@ -16,7 +16,7 @@ from ...runs.run import Run
 from ...stats import Histogram, Moments, Sample, Stat
 from ...stats.distance import RowDistance
 from ...stats.rowfacts import RowCurves
-from ...stats.spread import Features, Majority
+from ...stats.spread import Extremes, Majority
 from ...stats.token_sparsity import TokenSparsity, TokenTable
 from ...stats.values import Values
 from ...tasks import Task
@@ -73,7 +73,7 @@ class Measuring:
 
     def _stats(self, part: Part) -> list[Stat]:
         if part == "weights":
-            return [Histogram(rows=True, bar=self.row_bar), Moments(), Majority(), Features(), RowCurves()]
+            return [Histogram(rows=True, bar=self.row_bar), Moments(), Majority(), Extremes(), RowCurves()]
         if part == "distances":
             return [RowDistance(self.sweep.few_bits(self.histogram))]
         if part == "matrices":
@@ -121,5 +121,5 @@ def _stored(folder: Path, stats: Sequence[Stat]) -> Stats | None:
 
 
 def _options(stat: Stat) -> Mapping[str, Any]:
-    options: Mapping[str, Any] = stat.options()  # type: ignore[attr-defined]
+    options: Mapping[str, Any] = stat.options()
     return options

@@ -13,7 +13,7 @@ import numpy as np
 from ...measurement import Stats
 from ...runs.files import replace_file, storage
 from ...stats import Histogram
-from ...stats.spread import Features, Majority
+from ...stats.spread import Extremes, Majority
 from ...stats.token_sparsity import TokenRow, TokenSparsity, TokenTable
 
 Row = Sequence[Any]
@@ -41,8 +41,8 @@ def write_tables(stats: dict[str, Stats], tokenizer: Any, folder: Path) -> list[
 
 def heads_table(stats: Stats) -> Iterator[Row]:
     """A row for each head: how the extremes of examples and the facts about rows vary."""
-    features, majority, histogram = stats["Features"], stats["Majority"], stats["Histogram"]
-    assert isinstance(features, Features)
+    features, majority, histogram = stats["Extremes"], stats["Majority"], stats["Histogram"]
+    assert isinstance(features, Extremes)
     assert isinstance(majority, Majority)
     assert isinstance(histogram, Histogram)
     measures = {"mean": features.mean, "std": features.std, "lowest": features.lowest, "highest": features.highest}

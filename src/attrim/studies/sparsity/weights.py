@@ -17,7 +17,7 @@ from ...plots.rows import row_distributions
 from ...plots.thresholds import sparsity_against_bar
 from ...stats import Histogram
 from ...stats.rowfacts import RowCurves
-from ...stats.spread import Features, Majority
+from ...stats.spread import Extremes, Majority
 
 EXTREMES = {"maximum": "largest weight", "minimum": "smallest weight", "std": "standard deviation"}  # of an example
 Named = Iterator[tuple[str, Figure]]
@@ -25,11 +25,11 @@ Named = Iterator[tuple[str, Figure]]
 
 def weight_figures(stats: Stats) -> Named:
     """How the weights are distributed: over all heads, over single rows, over examples."""
-    histogram, curves, majority, features = (stats[name] for name in ("Histogram", "RowCurves", "Majority", "Features"))
+    histogram, curves, majority, features = (stats[name] for name in ("Histogram", "RowCurves", "Majority", "Extremes"))
     assert isinstance(histogram, Histogram)
     assert isinstance(curves, RowCurves)
     assert isinstance(majority, Majority)
-    assert isinstance(features, Features)
+    assert isinstance(features, Extremes)
     sites = histogram.sites
     yield "distribution", distribution(histogram)
     yield "histogram-of-heads", head_histograms(histogram)
