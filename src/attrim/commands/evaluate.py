@@ -54,7 +54,7 @@ class Evaluate(Command, Bench):
 
 
 def _tensors(settings: Sequence[Setting]) -> dict[str, Any]:
-    """A hash of each setting whose edits hold tensors, such as averages read from a folder, which its text only names."""
+    """A hash of each setting whose edits hold tensors, such as averages of a folder, which its text only names."""
     from ..edits.saving import fingerprint, holds_tensors
 
     return {"tensors": {item.name: fingerprint(item.edits) for item in settings if holds_tensors(item.edits)}}

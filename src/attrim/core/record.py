@@ -126,7 +126,7 @@ def _load_union(options: tuple[Any, ...], value: Any, what: str, codecs: Codecs 
                 return load(option, value, what, codecs)
             except ArtefactError:
                 continue
-    raise _misfit(Union[options], value, what)  # noqa: UP007: an object of typing, for its text
+    raise _misfit(" or ".join(map(_name, options)), value, what)
 
 
 def _load_dataclass(kind: Any, value: Any, what: str, codecs: Codecs | None) -> Any:
@@ -170,7 +170,11 @@ def _load_plain(kind: Any, value: Any, what: str) -> Any:
 
 
 def _misfit(hint: Any, value: Any, what: str) -> ArtefactError:
-    name = getattr(hint, "__name__", str(hint)).replace("typing.", "")
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return ArtefactError(f"The {what} cannot be read: {shown} is not {name}.")
+    return ArtefactError(f"The {what} cannot be read: {shown} is not {_name(hint)}.")
+
+
+def _name(hint: Any) -> str:
+    """A type hint in words."""
+    return hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint)).replace("typing.", "")

@@ -1,7 +1,7 @@
 """The bench: where a model, its tokenizer and its data come from, and the run that keeps what is computed with them.
 
 Its fields are the flags that every command about a model shares. It can be pickled: another process loads the model
-anew, so that one point of work, :func:`evaluate_point`, can run anywhere. Nothing here imports torch before it is needed.
+anew, so that one point of work, :func:`evaluate_point`, can run anywhere. Nothing imports torch before it is needed.
 """
 
 from __future__ import annotations
