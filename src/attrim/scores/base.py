@@ -210,7 +210,9 @@ class Scores:
         for site in self.sites:
             own = heads[site.name]
             if len({*own} & {*range(site.heads)}) < len(own) or not own:
-                raise SelectionError(f"The site {site.name!r} has {site.heads} heads, so it cannot have scores for {own}.")
+                raise SelectionError(
+                    f"The site {site.name!r} has {site.heads} heads, so it cannot have scores for {own}."
+                )
             if values[site.name].ndim not in (1, 2) or values[site.name].shape[-1] != len(own) or len(leading) > 1:
                 raise ShapeError(
                     f"The scores of site {site.name!r} must have the shape [{len(own)}], one for each head, or the "

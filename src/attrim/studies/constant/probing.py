@@ -100,9 +100,7 @@ def _hidden_states(
         remove_features(folder)
 
 
-def _with_model(
-    bench: Bench, study: ConstantHeads, setting: Setting, seed: int, folder: Path | None
-) -> TrainedProbe:
+def _with_model(bench: Bench, study: ConstantHeads, setting: Setting, seed: int, folder: Path | None) -> TrainedProbe:
     """The model runs in every step: for trained constants, the dropout of the released code, and masked tokens."""
     training, tokenizer = bench.training_task(), bench.loaded_tokenizer
     probe = make_probe(bench.loaded_model, training, seed=seed)
