@@ -106,9 +106,10 @@ class Run:
         return cls(folder, config)
 
     def write(self, name: str, values: Any) -> Path:
-        """Write JSON values to a file of the run's folder."""
+        """Write JSON values to a file of the run's folder, or of a folder in it."""
         path = self.folder / name
         with storage(self.folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, json.dumps(values, indent=1, allow_nan=False).encode())
         return path
 

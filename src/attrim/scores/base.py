@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.registry import SCORES
-from ..core.site import Site
+from ..core.site import Select, Site
 from ..errors import ArtefactError, DataError, ParameterError, SelectionError, ShapeError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class ScoreInputs:
     task, tokenizer : training data, for scores that train.
     folder : for checkpoints of scores that train, to go on after a kill.
     progress : show a progress bar, where it takes long.
+    select : the heads to score; the others stay as they are and get no number.
     """
 
     model: nn.Module
@@ -52,6 +53,7 @@ class ScoreInputs:
     tokenizer: Any = None
     folder: Path | None = None
     progress: bool = False
+    select: Select = Select()
 
 
 NEEDS = {
@@ -119,18 +121,27 @@ class Score:
         tokenizer: Any = None,
         folder: Path | None = None,
         progress: bool = False,
+        select: Select | None = None,
     ) -> Scores:
-        """Score every head of a model; the parameters are those of :class:`ScoreInputs`."""
+        """Score the heads of a model; the parameters are those of :class:`ScoreInputs`."""
         optional = {"batches": batches, "constants": constants, "task": task, "tokenizer": tokenizer}
         for name, value in optional.items():
             if value is None and name in self.needs:
                 raise ParameterError(f"The score {self.registered_name!r} needs {NEEDS[name]}; give {name}=... .")
         batches = () if batches is None else batches
-        return self.compute(ScoreInputs(model, batches, constants, task, tokenizer, folder, progress))
+        select = select or Select()
+        return self.compute(ScoreInputs(model, batches, constants, task, tokenizer, folder, progress, select))
 
-    def scores(self, values: Mapping[str, Tensor], sites: Sequence[Site]) -> Scores:
-        """What :meth:`compute` returns: values ``[H]`` by site name, ``[N, H]`` for each of N examples."""
-        return Scores(values, sites, self.registered_name, self.options(), self.large_is_important)
+    def scores(self, values: Mapping[str, Tensor], chosen: Mapping[Site, Sequence[int]]) -> Scores:
+        """What :meth:`compute` returns.
+
+        Parameters
+        ----------
+        values : by site name ``[H]`` for the chosen heads, or ``[N, H]`` for each of N examples.
+        chosen : the heads of each site that have a number, as ``Select.resolve`` gives them.
+        """
+        heads = {site.name: tuple(numbers) for site, numbers in chosen.items()}
+        return Scores(values, list(chosen), self.registered_name, self.options(), self.large_is_important, heads)
 
     def reduce(self, parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """The values of all examples as scope and reduction ask for: ``[H]`` or ``[N, H]`` by site name.
@@ -171,12 +182,13 @@ class Scores:
 
     Parameters
     ----------
-    values : site name to ``[H]``, or to ``[N, H]`` for N examples; sites may have different numbers of heads. Kept in
-        float64.
+    values : site name to ``[H]``, or to ``[N, H]`` for N examples; sites may have different numbers of heads, and H is
+        the number of those that have a score. Kept in float64.
     sites : the sites, in the order of the model.
     name : which score it is, for tables and figures.
     options : the parameters it was computed with, as JSON values.
     large_is_important : whether the heads with large numbers are the ones that matter.
+    heads : site name to the numbers of the heads that have a score, in the order of the values; by default all.
     """
 
     values: Mapping[str, Tensor]
@@ -184,6 +196,7 @@ class Scores:
     name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     large_is_important: bool = True
+    heads: Mapping[str, Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         names = [site.name for site in self.sites]
@@ -192,17 +205,24 @@ class Scores:
                 f"The scores are for {len(self.values)} sites and the list has {len(names)}; give values for each site."
             )
         values = {name: torch.as_tensor(self.values[name]).detach().double().cpu() for name in names}
+        heads = {site.name: tuple((self.heads or {}).get(site.name, range(site.heads))) for site in self.sites}
         leading = {tuple(tensor.shape[:-1]) for tensor in values.values()}
         for site in self.sites:
-            if values[site.name].ndim not in (1, 2) or values[site.name].shape[-1] != site.heads or len(leading) > 1:
+            own = heads[site.name]
+            if len({*own} & {*range(site.heads)}) < len(own) or not own:
+                raise SelectionError(
+                    f"The site {site.name!r} has {site.heads} heads, so it cannot have scores for {own}."
+                )
+            if values[site.name].ndim not in (1, 2) or values[site.name].shape[-1] != len(own) or len(leading) > 1:
                 raise ShapeError(
-                    f"The scores of site {site.name!r} must have the shape [{site.heads}], one for each head, or the "
+                    f"The scores of site {site.name!r} must have the shape [{len(own)}], one for each head, or the "
                     f"same number of examples before it at every site, not {list(values[site.name].shape)}."
                 )
             if not bool(torch.isfinite(values[site.name]).all()):
                 raise DataError(f"A score of site {site.name!r} is NaN or infinite, so that heads cannot be ordered.")
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "sites", tuple(self.sites))
+        object.__setattr__(self, "heads", heads)
 
     @property
     def scope(self) -> Scope:
@@ -254,19 +274,24 @@ class Scores:
         places = sorted(
             (sign * value, site.layer, number, head)
             for number, site in enumerate(self.sites)
-            for head, value in enumerate(self.values[site.name].tolist())
+            for head, value in zip(self.scored(site), self.values[site.name].tolist(), strict=True)
         )
         return [(self.sites[number].name if by == "site" else layer, head) for _, layer, number, head in places]
 
     def ranks(self) -> Tensor:
-        """Float64 ``[sites, heads]``: the place of every head in the order, from 1; NaN where a site has fewer."""
+        """Float64 ``[sites, heads]``: the place of every head in the order, from 1; NaN where there is no head."""
         rank = {head: place for place, head in enumerate(self.order(), start=1)}
-        rows = {site.name: torch.tensor([float(rank[site.name, head]) for head in range(site.heads)])
+        rows = {site.name: torch.tensor([float(rank[site.name, head]) for head in self.scored(site)])
                 for site in self.sites}  # fmt: skip
         return self._table(rows)
 
+    def scored(self, site: Site) -> tuple[int, ...]:
+        """The heads of a site that have a score."""
+        assert self.heads is not None
+        return tuple(self.heads[site.name])
+
     def table(self) -> Tensor:
-        """Float64 ``[sites, heads]``, or ``[N, sites, heads]`` for N examples; NaN where a site has fewer heads."""
+        """Float64 ``[sites, heads]``, or ``[N, sites, heads]`` for N examples; NaN where there is no head or score."""
         return self._table(self.values)
 
     def _table(self, rows: Mapping[str, Tensor]) -> Tensor:
@@ -274,7 +299,7 @@ class Scores:
         leading = next(iter(rows.values())).shape[:-1]
         table = torch.full((*leading, len(self.sites), width), torch.nan, dtype=torch.float64)
         for number, site in enumerate(self.sites):
-            table[..., number, : site.heads] = rows[site.name]
+            table[..., number, list(self.scored(site))] = rows[site.name].double()
         return table
 
     def to_json(self) -> dict[str, Any]:
@@ -285,6 +310,7 @@ class Scores:
             "values": {name: numbers.tolist() for name, numbers in self.values.items()},
             "options": dict(self.options),
             "large_is_important": self.large_is_important,
+            "heads": {site.name: list(self.scored(site)) for site in self.sites},
         }
 
     @classmethod
@@ -294,6 +320,6 @@ class Scores:
             sites = [Site(**site) for site in fields["sites"]]
             values = {name: torch.tensor(row, dtype=torch.float64) for name, row in fields["values"].items()}
             options, sign = fields.get("options", {}), fields.get("large_is_important", True)
-            return cls(values, sites, fields["name"], options, sign)
+            return cls(values, sites, fields["name"], options, sign, fields.get("heads"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtefactError(f"These are not saved scores ({error}); compute them again.") from error

@@ -22,5 +22,5 @@ class Divergence(Score):
         """See :meth:`Score.compute`."""
         constants = given.constants
         stat = RowDivergence(constants if isinstance(constants, Edit) else Constant(constants))
-        measure(given.model, given.batches, stat, progress=given.progress)
-        return self.scores(stat.values(), stat.sites)
+        measure(given.model, given.batches, stat, given.select, progress=given.progress)
+        return self.scores(stat.values(), {record.site: record.heads for record in stat.records.values()})

@@ -66,7 +66,7 @@ class Gradient(Score):
     def compute(self, given: ScoreInputs) -> Scores:
         """See :meth:`Score.compute`."""
         model, constants = given.model, given.constants
-        edit = Towards(constants if isinstance(constants, Edit) else Constant(constants))
+        edit = Towards(constants if isinstance(constants, Edit) else Constant(constants), select=given.select)
         stream = iter(given.batches)
         first = next(stream, None)
         if first is None:
@@ -75,7 +75,7 @@ class Gradient(Score):
         example = {name: tensor[:1].to(device) for name, tensor in first.items() if name not in LABELS}
         with in_mode(model, training=False), torch.enable_grad(), attach(model, [edit], example=example) as sites:
             values = self.reduce(self._changes(model, chain([first], stream), edit, device))
-        return self.scores(values, sites)
+        return self.scores(values, given.select.resolve(sites))
 
     def _changes(
         self, model: nn.Module, batches: Iterable[Mapping[str, Any]], edit: Towards, device: torch.device

@@ -41,6 +41,7 @@ def train_lambdas(
     callbacks: Sequence[Callback] = (),
     folder: Path | None = None,
     progress: bool = False,
+    select: Select | None = None,
 ) -> dict[str, Tensor]:
     """Train one lambda for each head, from 0, together with a probe; everything else is frozen.
 
@@ -56,10 +57,11 @@ def train_lambdas(
     rate : learning rate of the lambdas; None takes the probe's.
     as_coded : as the released code: the probe's learning rate, and the model's dropout while training.
     folder : for checkpoints, to go on after a kill.
+    select : the heads to mix, among those of the sites that have constants (default: all).
 
     Returns
     -------
-    site name to float32 ``[H]``.
+    site name to float32 ``[H]``; the lambdas of heads that are not selected stay 0.
     """
     recipe = recipe or ProbeRecipe()
     if rate is not None and not as_coded:
@@ -81,7 +83,9 @@ def train_lambdas(
         compact=compact,
     )
     assert probed.lambdas is not None
-    mix = Mix(dict(constants), probed.lambdas.by_site(), select=Select(names=[site.name for site in sites]))
+    chosen = (select or Select()).resolve(find_sites(backbone))
+    heads = [(site.name, head) for site, numbers in chosen.items() if site.name in constants for head in numbers]
+    mix = Mix(dict(constants), probed.lambdas.by_site(), heads=heads)
     train_probed(probed, task, tokenizer, recipe, mix, callbacks=callbacks, folder=folder, progress=progress)
     return probed.lambdas.copied()
 
@@ -119,18 +123,23 @@ class Lambdas(Score):
             as_coded=self.as_coded,
             folder=given.folder,
             progress=given.progress,
+            select=given.select,
         )
-        sites = [site for site in find_sites(given.model) if site.name in lambdas]
-        return self.scores(lambdas, sites)
+        chosen = given.select.resolve(find_sites(given.model)).items()
+        known = {site: heads for site, heads in chosen if site.name in lambdas}
+        return self.scores({site.name: lambdas[site.name][list(heads)] for site, heads in known.items()}, known)
 
 
-def lambda_scores(runs: Sequence[Mapping[str, Tensor]], sites: Sequence[Site]) -> Scores:
+def lambda_scores(
+    runs: Sequence[Mapping[str, Tensor]], sites: Sequence[Site], heads: Mapping[str, Sequence[int]] | None = None
+) -> Scores:
     """Scores of heads from the lambdas of one or several trainings: the smallest is replaced first.
 
     Parameters
     ----------
     runs : of each seed site name to ``[H]``, from :func:`train_lambdas`.
     sites : those of the model; the ones that have no lambdas are left out.
+    heads : site name to the heads that the lambdas are of (default: all).
 
     Returns
     -------
@@ -140,8 +149,8 @@ def lambda_scores(runs: Sequence[Mapping[str, Tensor]], sites: Sequence[Site]) -
         raise ParameterError("There are no lambdas to rank; train them for at least one seed.")
     chosen = [site for site in sites if site.name in runs[0]]
     if len(runs) == 1:
-        return Scores({site.name: runs[0][site.name] for site in chosen}, chosen, "lambdas")
+        return Scores({site.name: runs[0][site.name] for site in chosen}, chosen, "lambdas", heads=heads)
     ranks = [rankdata(torch.cat([run[site.name] for site in chosen]).numpy(), method="average") - 1 for run in runs]
-    parts = torch.from_numpy(np.mean(ranks, axis=0)).split([site.heads for site in chosen])
+    parts = torch.from_numpy(np.mean(ranks, axis=0)).split([len(runs[0][site.name]) for site in chosen])
     values = {site.name: part for site, part in zip(chosen, parts, strict=True)}
-    return Scores(values, chosen, "lambdas")
+    return Scores(values, chosen, "lambdas", heads=heads)

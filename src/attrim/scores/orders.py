@@ -81,7 +81,7 @@ class RankCorrelation:
 def rank_correlation(scores: Mapping[str, Scores]) -> RankCorrelation:
     """Correlate the scores of the same heads with each other, by rank."""
     names = tuple(scores)
-    heads = {name: [(site.name, site.heads) for site in each.sites] for name, each in scores.items()}
+    heads = {name: [(site.name, each.scored(site)) for site in each.sites] for name, each in scores.items()}
     for name in names[1:]:
         if heads[name] != heads[names[0]]:
             raise DataError(f"The scores {names[0]!r} and {name!r} are of different heads; score one model with both.")

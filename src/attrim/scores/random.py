@@ -40,5 +40,6 @@ class RandomOrder(Score):
 
     def compute(self, given: ScoreInputs) -> Scores:
         """See :meth:`Score.compute`."""
-        sites = find_sites(given.model)
-        return self.scores(random_scores(sites, self.seed).values, sites)
+        chosen = given.select.resolve(find_sites(given.model))
+        values = random_scores(list(chosen), self.seed).values
+        return self.scores({site.name: values[site.name][list(heads)] for site, heads in chosen.items()}, chosen)

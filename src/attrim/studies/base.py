@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..core import record
 from ..core.registry import STUDIES
+from ..errors import ParameterError
 from .bench import Bench
 
 if TYPE_CHECKING:
@@ -45,12 +46,19 @@ class Study:
 
     def run(self, bench: Bench) -> Findings:
         """Do the experiment, or what a run of it left undone, and keep what it found in the run's folder."""
-        if self.kind and not bench.kind:
-            bench = dataclasses.replace(bench, kind=self.kind)
+        bench = self.prepare(bench)
         with bench.begin(self.registered_name, self.identity()) as opened:
             findings = self.work(opened)
             findings.save(opened.require_run())
         return findings
+
+    def prepare(self, bench: Bench) -> Bench:
+        """The bench as the study needs it; refuses what cannot work before a run begins."""
+        if not isinstance(bench, self.bench):
+            raise ParameterError(
+                f"The study {self.registered_name!r} needs a {self.bench.__name__}, not a {type(bench).__name__}."
+            )
+        return dataclasses.replace(bench, kind=self.kind) if self.kind and not bench.kind else bench
 
     def work(self, bench: Bench) -> Findings:
         """The experiment itself; ``bench`` has an open run."""

@@ -6,10 +6,9 @@ anew, so that one point of work, :func:`evaluate_point`, can run anywhere. Nothi
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
@@ -231,8 +230,8 @@ class Bench(Source):
 
         known = {"study": name, **self.identity(), **(identity or {})}
         with Run.open(self.output or Path("runs"), known, name=name) as run:
-            bench = copy.copy(self)
-            vars(bench)["opened"] = run
+            bench = object.__new__(type(self))
+            vars(bench).update(vars(self), opened=run)  # with what is loaded; a copy would have the fields alone
             yield bench
 
     @property
@@ -276,6 +275,7 @@ class Bench(Source):
         part: str,
         *,
         task: Task | None = None,
+        batches: Iterable[Mapping[str, Any]] | None = None,
         select: Select | None = None,
         edits: Sequence[Edit] = (),
     ) -> Stats:
@@ -287,6 +287,7 @@ class Bench(Source):
         ----------
         part : where the run keeps the stats, ``stats/PART``.
         task : gives the texts; by default the task of the bench.
+        batches : what the model runs on, in place of all texts of the task; the same ones whenever the pass resumes.
         select : the heads to watch; by default those of the bench.
         """
         from ..measurement import Checkpoint, measure
@@ -299,7 +300,8 @@ class Bench(Source):
         if known is not None:
             return known
         model = self.loaded_model
-        batches = (task or self.loaded_task).feed(model, self.loaded_tokenizer)
+        if batches is None:
+            batches = (task or self.loaded_task).feed(model, self.loaded_tokenizer)
         checkpoint = Checkpoint(folder / "unfinished")
         select = self.select() if select is None else select
         measured = measure(model, batches, wanted, select, self.progress, edits, checkpoint=checkpoint)

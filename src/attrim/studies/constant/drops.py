@@ -11,13 +11,13 @@ import numpy as np
 from scipy import stats
 
 from ...runs.result import Interval, Result
-from .design import Setting
+from .ordering import Replacement
 
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Row:
+class BudgetRow:
     """One row of the table.
 
     Attributes
@@ -27,7 +27,7 @@ class Row:
         its own baseline. None for the baseline, and where the baseline is not positive.
     """
 
-    setting: Setting
+    setting: Replacement
     scores: tuple[float, ...]
     drop: Interval | None
 
@@ -50,16 +50,18 @@ class Row:
 
 
 def rows_of(
-    settings: Sequence[Setting], results: Mapping[str, Sequence[Result]], metric: str, smaller_is_better: bool
-) -> list[Row]:
+    settings: Sequence[Replacement], results: Mapping[str, Sequence[Result]], metric: str, smaller_is_better: bool
+) -> tuple[BudgetRow, ...]:
     """One row a setting; the first setting is the baseline."""
     scores = {name: tuple(result.metrics[metric] for result in found) for name, found in results.items()}
     baseline = scores[settings[0].name]
     sign = -1.0 if smaller_is_better else 1.0
-    return [
-        Row(setting, scores[setting.name], relative_drop(baseline, scores[setting.name], sign) if number else None)
+    return tuple(
+        BudgetRow(
+            setting, scores[setting.name], relative_drop(baseline, scores[setting.name], sign) if number else None
+        )
         for number, setting in enumerate(settings)
-    ]
+    )
 
 
 def relative_drop(baseline: Sequence[float], scores: Sequence[float], sign: float = 1.0) -> Interval | None:
@@ -79,14 +81,20 @@ def relative_drop(baseline: Sequence[float], scores: Sequence[float], sign: floa
     return Interval(float(drops.mean()), float(drops.mean()) - half, float(drops.mean()) + half, LEVEL)
 
 
-def sentences(rows: Sequence[Row], metric: str) -> list[str]:
-    """What the numbers say about the paper's two claims: half of the heads cost little or nothing, all about 8 %."""
+def sentences(rows: Sequence[BudgetRow], metric: str, among: str = "") -> list[str]:
+    """What the numbers say about the paper's two claims: half of the heads cost little or nothing, all about 8 %.
+
+    Parameters
+    ----------
+    among : a word for the heads, such as ``selected``.
+    """
+    kind = f"{among} heads" if among else "heads"
     said = []
     for label, claim in (("1/2", "the paper finds little or no drop"), ("all", "the paper finds 8 % on average")):
         row = next((row for row in rows if row.setting.label == label and row.drop is not None), None)
         if row is None or row.drop is None:
             continue
-        heads = "All heads" if label == "all" else f"{len(row.setting.heads)} heads"
+        heads = f"All {kind}" if label == "all" else f"{len(row.setting.heads)} {kind}"
         known = not math.isnan(row.drop.low)
         interval = f" (95 % interval over seeds {row.drop.low:.1f} to {row.drop.high:.1f})" if known else ""
         change = f"{abs(row.drop.value):.1f} % {'worse' if row.drop.value > 0 else 'better'} than"

@@ -1,94 +1,158 @@
-"""Step 2 of the constant study: which heads to make constant first."""
+"""Step 2 of the constant study: which heads to make constant first, and which of them each budget takes."""
 
 from __future__ import annotations
 
-import dataclasses
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...core.registry import SCORES
-from ...core.site import Site
+from ...core.registry import FAMILIES, SCORES
+from ...edits.families import constant_edits
+from ...probing.hidden_states import remove_features
+from ...probing.probe import Probe
 from ...probing.probed import Probed
-from ...runs.run import Run
-from ...scores import Scores
-from ...scores.lambdas import lambda_scores, train_lambdas
-from ...tasks import Task
-from .design import LAMBDAS, Design
+from ...scores import Scores, budget
+from ...scores.lambdas import Lambdas, lambda_scores
+from ...stats.mean import Mean
+from ..bench import Bench
+from ..findings import Setting
+from .study import ConstantHeads
 
 
-@dataclass(frozen=True)
-class Ordering:
-    """What every order is worked out from.
+def order_heads(
+    bench: Bench, study: ConstantHeads, mean: Mean, constants: Mapping[str, Tensor], probe: Callable[[], Probe]
+) -> dict[str, Scores]:
+    """The scores of every order, from the run or computed now and kept there.
 
     Parameters
     ----------
-    task : with its training data.
-    constants : the matrices by site name that the heads would get, those of the design's first family.
+    mean : the averages, which say which heads there are.
+    constants : the matrices by site name that the heads would get, those of the study's first family.
+    probe : gives a trained probe on the unedited model, for scores that need a loss.
+    """
+    found = {}
+    for order in study.orders:
+        if SCORES[order] is Lambdas:
+            each = [_stored(bench, study, order, seed, constants, None) for seed in study.seeds]
+            heads = {record.site.name: record.heads for record in mean.records.values()}
+            found[order] = lambda_scores([scores.values for scores in each], mean.sites, heads)
+        else:
+            found[order] = _stored(bench, study, order, study.seeds[0], constants, probe)
+    return found
+
+
+def score_heads(
+    bench: Bench,
+    study: ConstantHeads,
+    order: str,
+    seed: int,
+    constants: Mapping[str, Tensor],
+    probe: Probe | None = None,
+    scratch: Path | None = None,
+) -> Scores:
+    """One point of work: the scores of the selected heads for one seed. It may run in another process; it stores nothing.
+
+    Parameters
+    ----------
+    probe : trained on the unedited model; only lambdas do without, which train one of their own.
+    scratch : folder for checkpoints, to go on after a kill.
+    """
+    task, kind = bench.training_task(), SCORES[order]
+    if issubclass(kind, Lambdas):
+        recipe = study.recipe(seed, epochs=study.lambda_epochs)
+        lambdas = kind(recipe=recipe, rate=study.lambda_rate, as_coded=study.as_coded)
+        return lambdas(
+            bench.loaded_model,
+            constants=constants,
+            task=task,
+            tokenizer=bench.loaded_tokenizer,
+            folder=scratch,
+            progress=bench.progress,
+            select=bench.select(),
+        )
+    assert probe is not None
+    # Not the model alone: the labels are numbered as the probe has them.
+    probed = Probed(bench.loaded_model, probe, names=getattr(task, "labels", ()))
+    batches = islice(task.train_batches(bench.loaded_tokenizer, probed, seed=seed), study.score_batches)
+    score = kind().with_seed(seed)
+    options = {"task": task, "tokenizer": bench.loaded_tokenizer, "folder": scratch, "progress": bench.progress}
+    return score(probed, batches, constants, select=bench.select(), **options)
+
+
+def _stored(
+    bench: Bench,
+    study: ConstantHeads,
+    order: str,
+    seed: int,
+    constants: Mapping[str, Tensor],
+    probe: Callable[[], Probe] | None,
+) -> Scores:
+    """The scores of one seed from the run; a training that was stopped resumes from its last checkpoint."""
+    run = bench.require_run()
+    # With all that it was worked out with: another family, seed or number of batches gives another order.
+    parts = [order, study.constants_name(study.families[0]), f"seed-{seed}"]
+    name = "_".join(parts if probe is None else [*parts, f"batches-{study.score_batches}"])
+    if not (run.folder / "orders" / f"{name}.json").exists():
+        scratch = run.folder / "checkpoints" / f"order_{name}"
+        scores = score_heads(bench, study, order, seed, constants, None if probe is None else probe(), scratch)
+        run.write(f"orders/{name}.json", scores.to_json())
+        remove_features(scratch)
+    return Scores.from_json(run.read_json(f"orders/{name}.json"))
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Some heads made constant.
+
+    Attributes
+    ----------
+    family, order : what they are replaced by, and which come first; empty where neither matters.
+    label : the budget as it was asked for.
+    heads : site name and head of each.
+    constants : what the constants are called in the run (:meth:`ConstantHeads.constants_name`).
     """
 
-    run: Run
-    design: Design
-    model: nn.Module
-    task: Task
-    tokenizer: Any
-    constants: Mapping[str, Tensor]
-    sites: Sequence[Site]
-    progress: bool = False
+    family: str = ""
+    order: str = ""
+    label: str = "0"
+    heads: tuple[tuple[str, int], ...] = ()
+    constants: str = ""
 
-    def orders(self, probed: Callable[[], Probed]) -> dict[str, Scores]:
-        """The scores of every order, from the run or computed now and kept there.
+    @property
+    def name(self) -> str:
+        """The name in the run. It tells the heads themselves, because an order is another one with more seeds."""
+        digest = hashlib.sha256(json.dumps(sorted(self.heads)).encode()).hexdigest()[:12] if self.order else ""
+        parts = ("probe", self.constants, self.order, str(len(self.heads)), digest)
+        return "/".join(part for part in parts if part)
+
+    def setting(self, constants: Mapping[str, Tensor]) -> Setting:
+        """It as a setting with its edits.
 
         Parameters
         ----------
-        probed : gives the model with a trained probe, for scores that need a loss.
+        constants : the matrices ``[H, N, N]`` of the family by site name.
         """
-        return {name: self._lambdas() if name == LAMBDAS else self._scores(name, probed) for name in self.design.orders}
+        trained = bool(self.heads) and FAMILIES[self.family].trained
+        edits = constant_edits(constants, self.heads, train_constants=trained)
+        return Setting(self.name, self.family, len(self.heads), edits, self.label)
 
-    def _scores(self, name: str, probed: Callable[[], Probed]) -> Scores:
-        """A score without training of its own."""
-        seed, batches = self.design.seeds[0], self.design.score_batches
-        setting = f"{self._name(name, seed)}/batches-{batches}"
-        stored = self.run.fields(setting)
-        if stored is None:
-            model = probed()  # not the model alone: the labels are numbered as the probe has them
-            some = islice(self.task.train_batches(self.tokenizer, model, seed=seed), batches)
-            stored = SCORES[name]().with_seed(seed)(model, some, self.constants).to_json()
-            self.run.store(setting, {}, fields=stored)
-        return Scores.from_json(stored)
 
-    def _lambdas(self) -> Scores:
-        """The lambdas of every seed; a seed that was interrupted goes on from its last checkpoint."""
-        design = self.design
-        epochs = design.recipe.epochs if design.order_epochs is None else design.order_epochs
-        found: list[dict[str, Tensor]] = []
-        for seed in design.seeds:
-            setting = self._name(LAMBDAS, seed)
-            stored = self.run.fields(setting)
-            if stored is None:
-                folder = self.run.folder / "checkpoints" / setting.replace("/", "-")
-                trained = train_lambdas(
-                    self.model,
-                    self.task,
-                    self.tokenizer,
-                    self.constants,
-                    dataclasses.replace(design.recipe, seed=seed, epochs=epochs),
-                    rate=design.lambda_rate,
-                    as_coded=design.as_coded,
-                    folder=folder,
-                    progress=self.progress,
-                )
-                stored = {"lambdas": {name: values.tolist() for name, values in trained.items()}}
-                self.run.store(setting, {}, fields=stored)
-                shutil.rmtree(folder, ignore_errors=True)
-            found.append({name: torch.tensor(values) for name, values in stored["lambdas"].items()})
-        return lambda_scores(found, self.sites)
-
-    def _name(self, order: str, seed: int) -> str:
-        """An order in the run, with what it was worked out with."""
-        return f"order/{order}/{self.design.constants_name(self.design.families[0])}/seed-{seed}"
+def replacements(study: ConstantHeads, orders: Mapping[str, Scores]) -> list[Replacement]:
+    """Everything to try once, the unedited model first; at 0 and at all heads the order does not matter."""
+    pairs = [(study.families[0], order) for order in study.orders]
+    pairs += [(family, study.orders[0]) for family in study.families[1:]]
+    found = {(baseline := Replacement()).name: baseline}
+    for family, order in pairs:
+        sequence = orders[order].order()
+        for wanted in study.budgets:
+            heads = tuple(budget(sequence, wanted))
+            if heads:
+                own = "" if len(heads) == len(sequence) else order
+                one = Replacement(family, own, wanted, heads, study.constants_name(family))
+                found.setdefault(one.name, one)
+    return list(found.values())

@@ -2,128 +2,168 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...attention.context import edit
-from ...core.registry import FAMILIES
+from ...attention.discover import find_sites
 from ...edits.base import Edit
 from ...edits.constant import Constant
-from ...edits.families import constant_edits
 from ...evaluation import evaluate
 from ...probing.hidden_states import CachedStates, extract, remove_features
 from ...probing.probe import Probe, load_probe, make_probe, save_probe
 from ...probing.probed import Probed, train_probed
 from ...probing.trainer import evaluate_probe, train_probe
 from ...runs.result import Result
-from ...runs.run import Run
-from ...tasks import Task
-from ...training.recipe import ProbeRecipe
-from .design import Design, Setting
+from ...scores import budget_size
+from ...tasks.base import Task
+from ..bench import Bench
+from ..findings import Setting
+from .ordering import Replacement
+from .study import ConstantHeads
+
+Epochs = tuple[dict[str, float], ...]
+"""The metrics after each epoch."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Probing:
-    """What every setting is tried with.
+def check(bench: Bench, study: ConstantHeads) -> None:
+    """Refuse what would fail after the long steps: a task without a probe, and budgets that there are no heads for."""
+    make_probe(bench.loaded_model, bench.training_task())
+    heads = sum(len(chosen) for chosen in bench.select().resolve(find_sites(bench.loaded_model)).values())
+    for wanted in study.budgets:
+        budget_size(wanted, heads)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedProbe:
+    """The probe of one seed, and how good it is.
 
     Attributes
     ----------
-    training, validation : the same task with its training and its validation data.
+    epochs : the metrics after each epoch; none where the model runs in every step.
     """
 
-    run: Run
-    design: Design
-    model: nn.Module
-    training: Task
-    validation: Task
-    tokenizer: Any
-    progress: bool = False
+    seed: int
+    probe: Probe
+    result: Result
+    epochs: Epochs = ()
 
-    def results(self, setting: Setting, constants: Mapping[str, Tensor]) -> list[Result]:
-        """A result for each seed, from the run or computed now and kept there."""
-        missing = [seed for seed in self.design.seeds if Result.load(self.run, self._name(setting, seed)) is None]
-        if missing:
-            learned = bool(setting.heads) and FAMILIES[setting.family].trained
-            if learned or self.design.as_coded or not self.training.trains_as_evaluated:
-                for seed in missing:
-                    self._with_model(setting, constants, seed, learned)
-            else:
-                self._on_features(setting, constant_edits(constants, setting.heads), missing)
-        found = [Result.load(self.run, self._name(setting, seed)) for seed in self.design.seeds]
-        return [result for result in found if result is not None]
 
-    def probe(self, setting: Setting) -> Probe:
-        """The trained probe of the first seed."""
-        return load_probe(self._folder(setting, self.design.seeds[0]), self.model)[0]
+def train_probes(
+    bench: Bench, study: ConstantHeads, setting: Setting, seeds: Sequence[int], scratch: Path | None = None
+) -> Iterator[TrainedProbe]:
+    """One point of work: one setting with some seeds, which share the hidden states of the frozen model.
 
-    def probed(self, probe: Probe, **options: Any) -> Probed:
-        """The model with a probe, which answers like a model with a head."""
-        return Probed(self.model, probe, names=getattr(self.training, "labels", ()), **options)
+    It may run in another process. It stores no results: whoever drives it keeps each probe as soon as it is given.
 
-    def _on_features(self, setting: Setting, edits: Sequence[Edit], seeds: Sequence[int]) -> None:
-        """The frozen model runs once; every epoch of every seed reads its hidden states."""
-        with self._features(self.training, edits) as training, self._features(self.validation, edits) as validation:
-            for seed in seeds:
-                probe, recipe = self._start(seed)
-                epochs = train_probe(
-                    training,
-                    probe,
-                    self.training,
-                    recipe,
-                    validation=(validation, self.validation),
-                    folder=self._checkpoints(setting, seed),
-                    progress=self.progress,
-                )
-                self._keep(setting, seed, probe, evaluate_probe(validation, probe, self.validation), epochs)
+    Parameters
+    ----------
+    scratch : folder for hidden states that do not fit into memory, and for checkpoints, to go on after a kill.
+    """
+    training, validation = bench.training_task(), bench.validation_task()
+    learned = any(isinstance(one, Constant) and one.train_constants for one in setting.edits)
+    if learned or study.as_coded or not training.trains_as_evaluated:
+        for seed in seeds:
+            yield _with_model(bench, study, setting, seed, checkpoints(scratch, setting.name, seed))
+        return
+    with (
+        _hidden_states(bench, training, setting.edits, scratch, "training") as training_states,
+        _hidden_states(bench, validation, setting.edits, scratch, "validation") as validation_states,
+    ):
+        for seed in seeds:
+            probe = make_probe(bench.loaded_model, training, seed=seed)
+            epochs = train_probe(
+                training_states,
+                probe,
+                training,
+                study.recipe(seed),
+                validation=(validation_states, validation),
+                folder=checkpoints(scratch, setting.name, seed),
+                progress=bench.progress,
+            )
+            yield TrainedProbe(seed, probe, evaluate_probe(validation_states, probe, validation), tuple(epochs))
 
-    def _with_model(self, setting: Setting, constants: Mapping[str, Tensor], seed: int, learned: bool) -> None:
-        """The model runs in every step: for trained constants, the dropout of the released code, and masked tokens."""
-        probe, recipe = self._start(seed)
-        options: dict[str, Any] = {"as_coded": self.design.as_coded}
-        edits: Sequence[Edit] = constant_edits(constants, setting.heads)
-        probed = self.probed(probe, **options, **({"trained": "constants", "constants": constants} if learned else {}))
-        if learned:
-            assert probed.constants is not None
-            edits = (Constant(probed.constants.by_site(), heads=setting.heads, train_constants=True),)
-        folder = self._checkpoints(setting, seed)
-        train_probed(probed, self.training, self.tokenizer, recipe, edits, folder=folder, progress=self.progress)
-        with edit(probed, *edits) if edits else nullcontext():
-            result = evaluate(probed, self.validation, self.tokenizer)
-        self._keep(setting, seed, probe, result, [])
 
-    def _start(self, seed: int) -> tuple[Probe, ProbeRecipe]:
-        """A new probe and how to train it, both as the seed says."""
-        recipe = dataclasses.replace(self.design.recipe, seed=seed)
-        return make_probe(self.model, self.training, seed=seed), recipe
-
-    @contextmanager
-    def _features(self, task: Task, edits: Sequence[Edit]) -> Iterator[CachedStates]:
-        """The hidden states of a task; those that went to a file are removed afterwards, for they are large."""
-        folder = self.run.folder / "features" / ("training" if task is self.training else "validation")
-        yield extract(self.model, task, self.tokenizer, edits, folder=folder)
+@contextmanager
+def _hidden_states(
+    bench: Bench, task: Task, edits: Sequence[Edit], scratch: Path | None, part: str
+) -> Iterator[CachedStates]:
+    """The model runs once; states that went to a file are removed afterwards, for they are large."""
+    folder = None if scratch is None else scratch / "features" / part
+    yield extract(bench.loaded_model, task, bench.loaded_tokenizer, edits, folder=folder)
+    if folder is not None:
         remove_features(folder)
 
-    def _keep(
-        self, setting: Setting, seed: int, probe: Probe, result: Result, epochs: Sequence[Mapping[str, float]]
-    ) -> None:
-        about = {"family": setting.family, "order": setting.order, "heads": [list(head) for head in setting.heads]}
-        save_probe(probe, self._folder(setting, seed), {**about, "seed": seed})
-        name = self._name(setting, seed)
-        for number, metrics in enumerate(epochs, start=1):
-            self.run.store(f"{name}/epoch-{number:03d}", metrics)
-        result.store(self.run, name)  # last: a seed that the run knows is complete
-        remove_features(self._checkpoints(setting, seed))
 
-    def _name(self, setting: Setting, seed: int) -> str:
-        return f"{setting.name}/seed-{seed}"
+def _with_model(bench: Bench, study: ConstantHeads, setting: Setting, seed: int, folder: Path | None) -> TrainedProbe:
+    """The model runs in every step: for trained constants, the dropout of the released code, and masked tokens."""
+    training, tokenizer = bench.training_task(), bench.loaded_tokenizer
+    probe = make_probe(bench.loaded_model, training, seed=seed)
+    edits: tuple[Edit, ...] = setting.edits
+    options: dict[str, Any] = {"names": getattr(training, "labels", ()), "as_coded": study.as_coded}
+    (constant,) = edits or (None,)
+    if isinstance(constant, Constant) and constant.train_constants:
+        options |= {"trained": "constants", "constants": constant.matrix}
+    probed = Probed(bench.loaded_model, probe, **options)
+    if probed.constants is not None:
+        assert isinstance(constant, Constant)
+        # The edit of this training has the parameters of the probed model in place of what they begin with.
+        edits = (Constant(probed.constants.by_site(), heads=constant.select.heads, train_constants=True),)
+    train_probed(probed, training, tokenizer, study.recipe(seed), edits, folder=folder, progress=bench.progress)
+    with edit(probed, *edits) if edits else nullcontext():
+        result = evaluate(probed, bench.validation_task(), tokenizer)
+    return TrainedProbe(seed, probe, result)
 
-    def _folder(self, setting: Setting, seed: int) -> Path:
-        return self.run.folder / "probes" / self._name(setting, seed).replace("/", "-")
 
-    def _checkpoints(self, setting: Setting, seed: int) -> Path:
-        return self.run.folder / "checkpoints" / self._name(setting, seed).replace("/", "-")
+def probe(
+    bench: Bench, study: ConstantHeads, replaced: Replacement, constants: Mapping[str, Tensor]
+) -> tuple[tuple[Result, ...], dict[str, Epochs]]:
+    """A result for each seed, and the epochs by name of the result; from the run, or computed now and kept there.
+
+    Parameters
+    ----------
+    constants : the matrices ``[H, N, N]`` of the family by site name.
+    """
+    run = bench.require_run()
+    names = {seed: f"{replaced.name}/seed-{seed}" for seed in study.seeds}
+    missing = [seed for seed, name in names.items() if run.fields(name) is None]
+    if missing:
+        about = {"family": replaced.family, "order": replaced.order, "heads": [list(head) for head in replaced.heads]}
+        for trained in train_probes(bench, study, replaced.setting(constants), missing, run.folder):
+            known = {**about, "seed": trained.seed, "epochs": list(trained.epochs)}
+            save_probe(trained.probe, _folder(run.folder, names[trained.seed]), known)
+            trained.result.store(run, names[trained.seed])  # last: a seed that the run knows is complete
+            finished = checkpoints(run.folder, replaced.name, trained.seed)
+            assert finished is not None
+            remove_features(finished)
+    results, epochs = [], {}
+    for name in names.values():
+        result = Result.load(run, name)
+        assert result is not None
+        results.append(result)
+        _, about = load_probe(_folder(run.folder, name), bench.loaded_model)
+        epochs[name] = tuple(about["epochs"])
+    return tuple(results), epochs
+
+
+def baseline_probe(bench: Bench, study: ConstantHeads) -> Probe:
+    """The trained probe of the first seed on the unedited model."""
+    baseline = Replacement()
+    probe(bench, study, baseline, {})
+    folder = _folder(bench.run_folder, f"{baseline.name}/seed-{study.seeds[0]}")
+    return load_probe(folder, bench.loaded_model)[0]
+
+
+def checkpoints(scratch: Path | None, name: str, seed: int) -> Path | None:
+    """Where the training of one seed of a setting keeps its checkpoints."""
+    return None if scratch is None else scratch / "checkpoints" / f"{name}/seed-{seed}".replace("/", "-")
+
+
+def _folder(run: Path, name: str) -> Path:
+    """Where the run keeps the probe of a result."""
+    return run / "probes" / name.replace("/", "-")

@@ -6,152 +6,176 @@ the training data, put the heads in an order, and for each budget make the first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import nn
+from ...core import record
+from ...core.registry import FAMILIES, SCORES
+from ...errors import ParameterError, UnknownName
+from ...training.recipe import ProbeRecipe
+from ..base import Study, register
+from ..bench import Bench, TrainingBench
 
-from ...attention.discover import find_sites
-from ...core.progress import track
-from ...edits.families import make_constants
-from ...errors import DataError
-from ...models.digests import tokenizer_digest, weights_digest
-from ...probing.probe import make_probe
-from ...runs.result import Result
-from ...runs.run import Run
-from ...scores import RankCorrelation, Scores, rank_correlation
-from ...tasks import Task
-from ..base import register
-from .averages import Averages, average
-from .design import Design, Setting
-from .drops import Row, rows_of, sentences
-from .figures import draw
-from .ordering import Ordering
-from .probing import Probing
+if TYPE_CHECKING:
+    from .findings import ConstantFindings
 
-Step = Literal["average", "order", "probe"]
-# Of the recipe, what does not change any result: every seed has a setting of its own.
+SLOTS = 64
+# Of the recipe, what does not change any result: every seed has results of its own.
 _FREE = ("seed", "checkpoint_every")
 
 
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """What the study found; what a step did not come to is empty.
+@register("constant")
+@dataclass(frozen=True, kw_only=True)
+class ConstantHeads(ProbeRecipe, Study):
+    """Replace more and more heads of a frozen model by a fixed matrix, and see what a probe loses.
 
-    Attributes
-    ----------
-    averages : of step 1.
-    orders : of step 2, the scores of the heads by name of the order.
-    rows : of step 3, a row for each setting, the baseline first.
-    results : of step 3, name of the setting to a result for each seed.
+    Budgets, families, orders and seeds are added to the same run; the first family is used with every order, the others
+    with the first order. With a selection, only the selected heads are averaged, ordered and made constant.
     """
 
-    folder: Path
-    metric: str
-    averages: Averages
-    orders: dict[str, Scores] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    results: dict[str, list[Result]] = field(default_factory=dict)
-    figures: list[Path] = field(default_factory=list)
+    bench: ClassVar[type[Bench]] = TrainingBench
+    kind: ClassVar[str] = "auto"
+
+    layout: Literal["grid", "papa"] = "grid"
+    """Fixed slots for the tokens: corrected, or as in the paper."""
+    max_length: int | None = None
+    """Slots of a text (default: 64)."""
+    budgets: tuple[str, ...] = ("0", "1/2", "7/8", "15/16", "all")
+    """How many heads are constant: numbers, shares or all."""
+    families: tuple[str, ...] = ("average",)
+    """What they are replaced by: average, offset, uniform, identity, previous, next, random, learned."""
+    orders: tuple[str, ...] = ("lambdas",)
+    """Which heads come first: lambdas, divergence, gradient, random."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """A probe for each of them."""
+    seed: int = 123
+    """Chooses the examples."""
+    order_epochs: float = 2.0
+    """Passes over the training data for lambdas (the paper: as many as for the probe)."""
+    lambda_rate: float = 1e-2
+    """Learning rate of lambdas (the paper: that of the probe)."""
+    score_batches: int = 32
+    """Batches of training data for the other orders."""
+    as_coded: bool = False
+    """Train as the released code, with the model's dropout and one learning rate; many times slower."""
+    until: Literal["average", "order", "probe"] = "probe"
+    """The last step to do; steps that are done are not repeated."""
+    batch_size: int = 16
+    """Examples a step, and a forward pass."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number type of the computation."""
+
+    def __post_init__(self) -> None:
+        # Budgets may be numbers in Python; as texts they are what a run keeps.
+        object.__setattr__(self, "budgets", tuple(str(budget) for budget in self.budgets))
+        for name in ("families", "orders", "seeds"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for names, what in ((self.budgets, "budget"), (self.families, "family"), (self.orders, "order")):
+            if not names:
+                raise ParameterError(f"The constant study needs at least one {what}.")
+        if not self.seeds or len({*self.seeds}) < len(self.seeds):
+            raise ParameterError(f"The seeds must be different numbers, at least one, not {self.seeds}.")
+        if self.score_batches < 1:
+            raise ParameterError(f"Orders need at least one batch to score heads on, not {self.score_batches}.")
+        for family in self.families:
+            FAMILIES[family]  # raises, and suggests the nearest name
+        for order in self.orders:
+            if order not in (known := list(SCORES)):
+                raise UnknownName("order", order, known)
+        rates = {"epochs of an order": self.lambda_epochs, "learning rate of lambdas": self.lambda_rate}
+        for name, value in rates.items():
+            if not 0 < value < math.inf:
+                raise ParameterError(f"The {name} must be a number above 0, not {value}.")
+        self.check()
 
     @property
-    def correlation(self) -> RankCorrelation | None:
-        """How well the orders agree; None for a single one."""
-        return rank_correlation(self.orders) if len(self.orders) > 1 else None
+    def lambda_epochs(self) -> float:
+        """Passes over the training data for lambdas; the released code trains them as long as the probe."""
+        return self.epochs if self.as_coded else self.order_epochs
 
-    def sentences(self) -> list[str]:
-        """What the numbers say about the paper's claims."""
-        return sentences(self.rows, self.metric)
+    def recipe(self, seed: int, **changes: Any) -> ProbeRecipe:
+        """How the probe of one seed is trained."""
+        own = {item.name: getattr(self, item.name) for item in dataclasses.fields(ProbeRecipe)}
+        return ProbeRecipe(**{**own, "seed": seed, **changes})
 
+    def constants_name(self, family: str) -> str:
+        """The constants of a family in the run: those that are drawn are others with another first seed."""
+        return f"{family}-{self.seeds[0]}" if FAMILIES[family].drawn else family
 
-@register("constant")
-def constant(
-    model: nn.Module,
-    training: Task,
-    validation: Task,
-    tokenizer: Any,
-    design: Design | None = None,
-    *,
-    until: Step = "probe",
-    formats: Sequence[str] = ("png", "svg", "pdf"),
-    identity: dict[str, Any] | None = None,
-    output: Path | str = "runs",
-    progress: bool = True,
-) -> Findings:
-    """Average a model's attention, order its heads, and probe it with more and more of them constant.
-
-    Parameters
-    ----------
-    model : without a head (``load_model(name, "auto")``); its weights stay as they are.
-    training, validation : one task with its training and its validation data, and with a layout: position i must mean
-        the same in all texts, or their average says nothing.
-    until : the last step to do; steps that the run has are not repeated.
-    identity : JSON values that say which model this is (name, revision), for the run.
-    output : folder of runs; a run that was interrupted goes on, and other budgets, families, orders and seeds are
-        added to it.
-    """
-    design = design or Design()
-    _check(training, validation)
-    make_probe(model, training)  # here and now: a task without a probe is not averaged first
-    design.check(sum(site.heads for site in find_sites(model)))
-    known = {
-        "study": "constant",
-        **(identity or {"model": type(model).__name__}),
-        "weights": weights_digest(model),
-        "tokenizer": tokenizer_digest(tokenizer),
-        "training": training.options(),
-        "training_data": training.fingerprint(),
-        "validation": validation.options(),
-        "validation_data": validation.fingerprint(),
-        "recipe": {name: value for name, value in vars(design.recipe).items() if name not in _FREE},
-        "order_epochs": design.order_epochs,
-        "lambda_rate": design.lambda_rate,
-        "as_coded": design.as_coded,
-    }
-    metric = next(iter(training.metrics))
-    with Run.open(output, known, name="constant") as run:
-        averages = average(run, model, training, tokenizer, progress)
-        found = Findings(run.folder, metric, averages)
-        sites = averages.mean.sites
-        if until == "average":
-            return found
-        constants = {
-            family: make_constants(family, sites, training.max_length, mean=averages.mean, seed=design.seeds[0])
-            for family in design.families
+    def identity(self) -> dict[str, Any]:
+        """How probes and lambdas are trained; budgets, families, orders and seeds only say what to try."""
+        recipe = {item.name: getattr(self, item.name) for item in dataclasses.fields(ProbeRecipe)}
+        return {
+            "recipe": {name: record.dump(value) for name, value in recipe.items() if name not in _FREE},
+            "order_epochs": self.lambda_epochs,
+            "lambda_rate": self.lambda_rate,
+            "as_coded": self.as_coded,
         }
-        probing = Probing(run, design, model, training, validation, tokenizer, progress)
-        baseline = Setting("", "", "0")
 
-        def probed() -> Any:
-            probing.results(baseline, {})
-            return probing.probed(probing.probe(baseline))
+    def prepare(self, bench: Bench) -> Bench:
+        """The bench with texts on fixed slots: position i must mean the same in all texts, or their average says nothing.
 
-        first = constants[design.families[0]]
-        orders = Ordering(run, design, model, training, tokenizer, first, sites, progress).orders(probed)
-        found = Findings(run.folder, metric, averages, orders)
-        if until == "order":
+        Refuses a task that has no probe, a selection without heads, and budgets that the model does not have.
+        """
+        from .probing import check
+
+        bench = super().prepare(bench)
+        if isinstance(bench.task, str):
+            options = (*bench.option, f"layout={self.layout}")
+            bench = dataclasses.replace(bench, option=options, max_length=self.max_length or bench.max_length or SLOTS)
+        else:
+            length = self.max_length or bench.max_length or bench.task.max_length
+            task = dataclasses.replace(bench.task, layout=self.layout, max_length=length)
+            bench = dataclasses.replace(bench, task=task)
+        check(bench, self)
+        return bench
+
+    def work(self, bench: Bench) -> ConstantFindings:
+        """Average, order and probe, as far as ``until`` says."""
+        from ...core.progress import track
+        from ...edits.families import make_constants
+        from .averages import average
+        from .drops import rows_of
+        from .findings import ConstantFindings
+        from .ordering import order_heads, replacements
+        from .probing import baseline_probe, probe
+
+        task = bench.training_task()
+        metric = next(iter(task.metrics))
+        averages = average(bench)
+        found = ConstantFindings(
+            folder=bench.run_folder,
+            study=self,
+            model=bench.name,
+            task=bench.task_name,
+            metric=metric,
+            smaller_is_better=metric in task.smaller_is_better,
+            averages=averages,
+        )
+        if self.until == "average":
             return found
-        settings = design.settings(orders)
-        results = {}
-        for setting in track(settings, lambda setting: f"probing {setting.name}", progress):
-            results[setting.name] = probing.results(setting, constants.get(setting.family, {}))
-        smaller_is_better = metric in training.smaller_is_better
-        rows = rows_of(settings, results, metric, smaller_is_better)
-        run.store("table", {}, fields={"rows": [row.to_json() for row in rows]})
-        figures = draw(run, rows, orders, sites, metric, formats, smaller_is_better)
-        run.finish()
-    return Findings(run.folder, metric, averages, orders, rows, results, figures)
+        mean, first = averages.mean, self.seeds[0]
+        constants = {
+            family: make_constants(family, mean.sites, task.max_length, mean=mean, seed=first)
+            for family in self.families
+        }
+        orders = order_heads(bench, self, mean, constants[self.families[0]], lambda: baseline_probe(bench, self))
+        found = dataclasses.replace(found, orders=orders)
+        if self.until == "order":
+            return found
+        results, epochs = {}, {}
+        settings = replacements(self, orders)
+        for setting in track(settings, lambda setting: f"probing {setting.name}", bench.progress):
+            results[setting.name], own = probe(bench, self, setting, constants.get(setting.family, {}))
+            epochs |= own
+        rows = rows_of(settings, results, metric, found.smaller_is_better)
+        return dataclasses.replace(found, rows=rows, results=results, epochs=epochs)
 
+    @classmethod
+    def findings(cls) -> type[ConstantFindings]:
+        """See :meth:`Study.findings`."""
+        from .findings import ConstantFindings
 
-def _check(training: Task, validation: Task) -> None:
-    if not training.metrics:
-        raise DataError(
-            f"The task {training.registered_name} has no metric to probe a model with; choose another task."
-        )
-    if not training.layout or training.layout != validation.layout or training.max_length != validation.max_length:
-        raise DataError(
-            "Constants need texts on fixed slots, the same for training and validation; give both tasks the layout "
-            "'grid' (or 'papa') and one max_length."
-        )
+        return ConstantFindings
