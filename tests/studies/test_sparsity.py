@@ -14,7 +14,6 @@ from attrim.cli import main
 from attrim.commands.base import Command
 from attrim.commands.study import command_of
 from attrim.errors import ArtefactError, ParameterError, UnknownName
-from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.run import Run
 from attrim.studies.bench import Bench
 from attrim.studies.findings import findings
