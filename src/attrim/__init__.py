@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .attention.context import edit as edit
     from .attention.discover import find_sites as sites  # noqa: F401
     from .baking import bake as bake
-    from .baking import load as load
     from .core.site import Select as Select
     from .core.site import Site as Site
     from .errors import AttrimError as AttrimError
     from .evaluation import evaluate as evaluate
     from .measurement import measure as measure
+    from .models.loading import load as load
     from .models.loading import load_model as load_model
     from .models.loading import load_tokenizer as load_tokenizer
 
@@ -32,7 +32,7 @@ _PLACES = {
     "bake": "baking:bake",
     "edit": "attention.context:edit",
     "evaluate": "evaluation:evaluate",
-    "load": "baking:load",
+    "load": "models.loading:load",
     "load_model": "models.loading:load_model",
     "load_tokenizer": "models.loading:load_tokenizer",
     "measure": "measurement:measure",

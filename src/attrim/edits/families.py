@@ -1,8 +1,7 @@
-"""What a constant family is: a rule that makes one fixed matrix for every head."""
+"""Constant families: rules that make one fixed matrix for every head, from nothing or from measured averages."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +105,7 @@ def following(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
 
 def random(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
     """Rows drawn evenly from all rows that sum to 1 (Dirichlet with all parameters 1), fixed by seed and site name."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {site.name}".encode()))
+    generator = torch.Generator().manual_seed(site.seed(seed))
     # Exponential numbers, normalised, are Dirichlet; the cells of a text are too, after its mask is applied.
     waits = torch.empty(site.heads, length, length, dtype=torch.float64).exponential_(generator=generator)
     return waits / waits.sum(-1, keepdim=True)

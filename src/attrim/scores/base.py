@@ -296,4 +296,4 @@ class Scores:
             options, sign = fields.get("options", {}), fields.get("large_is_important", True)
             return cls(values, sites, fields["name"], options, sign)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtefactError(f"These are no saved scores ({error}); compute them again.") from error
+            raise ArtefactError(f"These are not saved scores ({error}); compute them again.") from error

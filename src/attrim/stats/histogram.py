@@ -28,6 +28,7 @@ from ..core.charts import (
 )
 from ..core.site import Site
 from ..errors import ParameterError
+from ..kernels.feed import BinBuffers, Extent
 from .base import SiteStat, finite, register
 from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges
 from .display import (
@@ -101,6 +102,15 @@ class Histogram(SiteStat):
             kept["below_uniform"] += ((weights < uniform) & valid).sum((1, 2)).cpu()
             if edges is not None:
                 row_facts(weights, valid, edges, self.floor, self.bar).add_to(kept)
+
+    def compiles(self, call: Call) -> type[BinBuffers] | None:
+        """See :meth:`Stat.compiles`."""
+        return None if self.rows else BinBuffers
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> BinBuffers:
+        """See :meth:`Stat.buffers`."""
+        kept = self.record(call.site, heads).tensors
+        return BinBuffers(heads, kept["counts"], kept["below_uniform"])
 
     @property
     def total(self) -> Tensor:

@@ -12,6 +12,7 @@ from ..core.call import Call
 from ..core.charts import Axis, Chart, Column, Curve, Matrix, Panels, Pattern, Series, Table, file_name
 from ..core.site import Site
 from ..errors import DataError
+from ..kernels.feed import CellBuffers, Extent
 from .base import SiteRecord, SiteStat, finite, register
 from .display import site_label
 from .integers import FRACTION_BITS, from_fixed, grown, to_fixed
@@ -45,7 +46,7 @@ class Mean(SiteStat):
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
         record = self.record(call.site, call.heads)
-        self.add_examples(record, tensor.shape[0])
+        self._add_examples(record, tensor.shape[0])
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
             valid = one.valid[0]
@@ -61,7 +62,19 @@ class Mean(SiteStat):
             kept["sums"][place] += to_fixed(weights).cpu()
             kept["counts"][place] += valid.cpu()
 
-    def add_examples(self, record: SiteRecord, examples: int) -> None:
+    def compiles(self, call: Call) -> type[CellBuffers] | None:
+        """See :meth:`Stat.compiles`; counts that differ between heads are left to :meth:`watch`."""
+        record = self.records.get(call.site.name)
+        return CellBuffers if record is None or record.tensors["counts"].shape[0] == 1 else None
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> CellBuffers:
+        """See :meth:`Stat.buffers`."""
+        record = self.record(call.site, heads)
+        self._add_examples(record, extent.examples)
+        self.grow(record, extent.queries, extent.keys)
+        return CellBuffers(heads, record.tensors["sums"], record.tensors["counts"])
+
+    def _add_examples(self, record: SiteRecord, examples: int) -> None:
         """Count examples; refuses what could overflow."""
         record.tensors["examples"] += examples
         if int(record.tensors["examples"]) > MOST_EXAMPLES:

@@ -1,4 +1,4 @@
-"""Facts about single query rows: sections 3 and 4 of Ji et al. 2021 (https://arxiv.org/abs/2106.01335) look at them."""
+"""Facts about single query rows: sections 3 and 4 of Ji et al. 2021 (https://arxiv.org/abs/2106.01335), and curves."""
 
 from __future__ import annotations
 

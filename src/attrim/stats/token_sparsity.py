@@ -1,4 +1,4 @@
-"""How sparse the attention of single tokens is, over a whole data set and in a few examples."""
+"""How sparse the attention of single tokens is: over all occurrences of a token, and in the texts of a few examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution of numbers that are no attention weights: hidden states, queries, keys, values, scores, outputs.
+"""The distribution of numbers that are not attention weights: hidden states, queries, keys, values, scores, outputs.
 
 The error-bar and histogram figures of Ji et al. 2021 (https://arxiv.org/abs/2106.01335) are drawn from it.
 """
