@@ -38,7 +38,7 @@ def child(arguments: argparse.Namespace) -> None:
     from attrim.core.registry import EDITS
     from attrim.core.text import parse
     from attrim.models.loading import load_model, load_tokenizer
-    from attrim.studies.sparsity.layerwise import evaluate_layers
+    from attrim.evaluation import evaluate_layers
     from attrim.tasks import load_task
 
     task = load_task("retrieval", data=arguments.data, limit=arguments.limit, paragraphs=arguments.paragraphs)
