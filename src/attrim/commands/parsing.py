@@ -71,7 +71,8 @@ def _defaults(kind: type[Command], words: Sequence[str]) -> Any:
     for key, value in values.items():
         if key not in fields:
             raise UnknownName(f"key of {path}", key, fields)
-        values[key] = convert(value, hints[key], f"key {key!r} of {path}")
+        # What may be an object in Python, such as a model, is a name here.
+        values[key] = convert(value, str if hints[key] is Any else hints[key], f"key {key!r} of {path}")
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             values.setdefault(name, tyro.MISSING)

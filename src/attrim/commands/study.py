@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ..studies.base import Study
 from .base import Command, Outcome
 
 if TYPE_CHECKING:
-    from ..studies.base import Study
     from ..studies.findings import Findings
 
 Format = Literal["png", "svg", "pdf"]

@@ -52,7 +52,7 @@ class ScoreInputs:
     tokenizer: Any = None
     folder: Path | None = None
     progress: bool = False
-    select: Select = Select()
+    select: Select = field(default_factory=Select)
 
 
 NEEDS = {
@@ -168,7 +168,7 @@ class Score:
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def with_seed(self, seed: int) -> Self:
-        """This score with another seed; the score itself, where nothing is drawn or trained."""
+        """The same score with another seed; the score itself, where nothing is drawn or trained."""
         known = {item.name for item in dataclasses.fields(self)}
         return dataclasses.replace(self, seed=seed) if "seed" in known else self  # type: ignore[call-arg]
 
@@ -207,7 +207,9 @@ class Scores:
         for site in self.sites:
             own = heads[site.name]
             if len({*own} & {*range(site.heads)}) < len(own) or not own:
-                raise SelectionError(f"The site {site.name!r} has {site.heads} heads, so it cannot have scores for {own}.")
+                raise SelectionError(
+                    f"The site {site.name!r} has {site.heads} heads, so it cannot have scores for {own}."
+                )
             if values[site.name].ndim not in (1, 2) or values[site.name].shape[-1] != len(own) or len(leading) > 1:
                 raise ShapeError(
                     f"The scores of site {site.name!r} must have the shape [{len(own)}], one for each head, or the "

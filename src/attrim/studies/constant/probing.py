@@ -100,9 +100,7 @@ def _hidden_states(
         remove_features(folder)
 
 
-def _with_model(
-    bench: Bench, study: ConstantHeads, setting: Setting, seed: int, folder: Path | None
-) -> TrainedProbe:
+def _with_model(bench: Bench, study: ConstantHeads, setting: Setting, seed: int, folder: Path | None) -> TrainedProbe:
     """The model runs in every step: for trained constants, the dropout of the released code, and masked tokens."""
     training, tokenizer = bench.training_task(), bench.loaded_tokenizer
     probe = make_probe(bench.loaded_model, training, seed=seed)
@@ -143,13 +141,14 @@ def probe(
             finished = checkpoints(run.folder, replaced.name, trained.seed)
             assert finished is not None
             remove_features(finished)
-    results, epochs = [], {}
+    results: list[Result] = []
+    epochs: dict[str, Epochs] = {}
     for name in names.values():
         result = Result.load(run, name)
         assert result is not None
         results.append(result)
-        _, about = load_probe(_folder(run.folder, name), bench.loaded_model)
-        epochs[name] = tuple(about["epochs"])
+        kept = load_probe(_folder(run.folder, name), bench.loaded_model)[1]
+        epochs[name] = tuple(kept["epochs"])
     return tuple(results), epochs
 
 
