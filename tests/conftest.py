@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from attrim.core.processor import prepare_half_precision
+
 # Before torch is imported: two workers with two spinning threads each would fight for two cores.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Once for all workers: pytest-xdist starts them from the process that has read this file, and they inherit the answer.
+prepare_half_precision()
 
 # A shell that starts the tests in the background makes them, and the commands that they start, deaf to Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():

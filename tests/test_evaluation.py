@@ -12,9 +12,10 @@ from torch import nn
 from attrim.core.site import Select
 from attrim.edits.threshold import Threshold
 from attrim.errors import ArtefactError, DataError, SiteError
-from attrim.evaluation import UNEDITED, ZeroCount, evaluate, evaluate_settings
+from attrim.evaluation import UNEDITED, evaluate, evaluate_settings
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.run import Run
+from attrim.stats.zero_count import ZeroCount
 from attrim.tasks import load_task
 
 

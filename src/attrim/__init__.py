@@ -1,7 +1,8 @@
 """attrim: see what a network's attention does, trim what it does not need.
 
 The names below are imported when they are first used, so that ``import attrim`` does not import torch.
-Every edit and stat is here under its class name too (``attrim.Threshold``), without being listed.
+Every edit, stat and score is here under its class name too (``attrim.Threshold``), without being listed; import it from
+its own module (``attrim.edits.threshold``) where a type checker is to know it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,14 @@ if TYPE_CHECKING:
     from .attention.context import edit as edit
     from .attention.discover import find_sites as sites  # noqa: F401
     from .baking import bake as bake
-    from .baking import load as load
     from .core.site import Select as Select
     from .core.site import Site as Site
-    from .edits import *  # noqa: F403
     from .errors import AttrimError as AttrimError
     from .evaluation import evaluate as evaluate
     from .measurement import measure as measure
+    from .models.loading import load as load
     from .models.loading import load_model as load_model
     from .models.loading import load_tokenizer as load_tokenizer
-    from .stats import *  # noqa: F403
 
 __version__ = "0.1.0"
 
@@ -33,13 +32,13 @@ _PLACES = {
     "bake": "baking:bake",
     "edit": "attention.context:edit",
     "evaluate": "evaluation:evaluate",
-    "load": "baking:load",
+    "load": "models.loading:load",
     "load_model": "models.loading:load_model",
     "load_tokenizer": "models.loading:load_tokenizer",
     "measure": "measurement:measure",
     "sites": "attention.discover:find_sites",
 }
-_REGISTRIES = ("core.registry:EDITS", "core.registry:STATS")
+_REGISTRIES = ("core.registry:EDITS", "core.registry:STATS", "core.registry:SCORES")
 
 
 def _find(place: str) -> Any:
@@ -57,9 +56,11 @@ def __getattr__(name: str) -> Any:
         return sorted({*_PLACES, *_members()})
     if name in _PLACES:
         value = _find(_PLACES[name])
-    elif name[:1].isupper() and name in (members := _members()):
-        value = members[name]
     else:
+        # One after the other: who asks for an edit need not wait for all that scores import.
+        served = (_find(place).by_class_name() for place in _REGISTRIES if name[:1].isupper())
+        value = next((members[name] for members in served if name in members), None)
+    if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value

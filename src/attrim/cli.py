@@ -12,6 +12,7 @@ from typing import Any
 from .commands import commands
 from .commands.base import Outcome
 from .commands.parsing import parse
+from .core.processor import prepare_half_precision
 from .errors import AttrimError
 
 USER_ERROR, INTERRUPTED = 2, 130
@@ -24,6 +25,9 @@ def main(words: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         command = parse(sys.argv[1:] if words is None else words, commands())
+        if getattr(command, "dtype", "float32") != "float32":
+            # Not left to the loading: a command may run the model in float32 before it trains in bfloat16: too late.
+            prepare_half_precision()
         _print(command.run(), command.json)
     except AttrimError as error:
         print(f"attrim: {error}", file=sys.stderr)

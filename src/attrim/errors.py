@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -17,13 +17,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
+def shorten(value: Any, write: Callable[[Any], str] = repr, most: int = 100) -> str:
+    """What a message shows of a value: its ``repr`` (or ``str``) without the middle of what is very long."""
+    text = write(value)
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+
+
 class UnknownName(AttrimError):
     """A name that no registry knows."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
         hint = nearest(name, known) or f"known are {', '.join(known) or 'none'}."
-        super().__init__(f"There is no {kind} named {name!r}; {hint}")
+        super().__init__(f"There is no {kind} named {shorten(name)}; {hint}")
+
+
+class PluginError(AttrimError):
+    """A package that adds to attrim and cannot be imported."""
 
 
 class ParameterError(AttrimError):
@@ -51,7 +61,7 @@ class ArtefactError(AttrimError):
 
 
 def require_all(items: Iterable[Any], kind: type, word: str) -> None:
-    """Refuse what is no ``kind``, called ``word``: a class that was not called, a list in the list, anything else."""
+    """Refuse what is not a ``kind``, called ``word``: a class that was not called, a nested list, anything else."""
     for item in items:
         if isinstance(item, kind):
             continue
@@ -63,7 +73,7 @@ def require_all(items: Iterable[Any], kind: type, word: str) -> None:
 
 
 def require_model(model: Any) -> None:
-    """Refuse what is no module, most often the name of a model."""
+    """Refuse what is not a module, most often the name of a model."""
     from torch import nn
 
     if isinstance(model, str):

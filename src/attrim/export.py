@@ -1,4 +1,4 @@
-"""Numbers as hexadecimal words, the form in which hardware test benches read them."""
+"""Tensors as hexadecimal words, the form in which hardware test benches read numbers: those of one head, or any."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Format:
         match = re.fullmatch(r"[qQ](\d+)\.(\d+)", text)
         if match is None or not int(match[1]) >= 1 or not int(match[1]) + int(match[2]) <= 32:
             raise ParameterError(
-                f"{text!r} is no format of words; write float32, or q8.8 for fixed point of up to 32 bits."
+                f"{text!r} is not a format of words; write float32, or q8.8 for fixed point of up to 32 bits."
             )
         return cls(int(match[1]), int(match[2]))
 
@@ -213,7 +213,7 @@ def read_tensor(source: str) -> tuple[Tensor, dict[str, str]]:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error}); check the path.") from error
     except SafetensorError as error:
-        raise DataError(f"{path} is no safetensors file ({error}); write FILE.safetensors:NAME.") from error
+        raise DataError(f"{path} is not a safetensors file ({error}); write FILE.safetensors:NAME.") from error
     if not tensor.is_floating_point():
         kind = str(tensor.dtype).removeprefix("torch.")
         raise DataError(f"The tensor {name} in {path} is {kind}, but words are of real numbers; choose a float tensor.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,8 @@ from . import __version__
 from .attention.context import attach
 from .attention.discover import find_sites
 from .attention.session import active
-from .core.modes import in_mode
+from .core.modes import in_mode, on_device
+from .core.progress import Bar, progress_bar
 from .core.site import Select
 from .edits.base import Edit
 from .errors import DataError, ParameterError, SiteError, require_all, require_model
@@ -67,52 +69,81 @@ def measure(
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
     if len({id(stat) for stat in stats}) < len(stats):
         raise ParameterError("The same stat is given twice and would count everything twice; make one for each use.")
-    select = select or Select()
     iterator = iter(batches)
-    batch = next(iterator, None)
-    if batch is None:
+    first = next(iterator, None)
+    if first is None:
         raise DataError("There is nothing to measure on: the batches are empty.")
+    select = select or Select()
     total = len(batches) if isinstance(batches, Sized) else None
-    with _prepared(model, device) as place, _bar(progress, total) as advance:
-        inputs = _inputs(batch, place)
-        with _explained(model, inputs):
-            _find_sites(model, inputs)
-        origin = _origin(model, select, edits)
-        covered, expected = checkpoint.resume(stats, origin) if checkpoint is not None else (0, Fingerprint())
-        for _ in range(covered):
-            if batch is None:
-                break
-            origin = _seen(origin, _inputs(batch, place))
-            advance()
-            batch = next(iterator, None)
+    with (
+        on_device(model, device) as place,
+        in_mode(model, training=False),
+        progress_bar(total, "measuring", progress) as bar,
+    ):
+        example = _inputs(first, place)
+        with _explained(model, example):
+            _find_sites(model, example)
+        inputs = itertools.chain([example], (_inputs(batch, place) for batch in iterator))
+        seen = _Seen(_origin(model, select, edits), bar)
         if checkpoint is not None:
-            check_same_data(origin.data, expected, checkpoint.folder)
-        if batch is None:  # a finished pass of which only the saving was stopped
-            return Stats(stats, origin)
-        done, real = covered, covered > 0
-        with (
-            attach(model, edits=edits, stats=stats, select=select, fast=True),
-            torch.inference_mode(),
-            patient_interrupt(checkpoint is not None) as interrupted,
-        ):
-            while batch is not None:
-                inputs = _inputs(batch, place)
-                for stat in stats:
-                    stat.begin(inputs)
-                with _explained(model, inputs):
-                    model(**inputs)
-                real = real or active.get()[-1].saw_real()  # looked at until the first real token, so at no cost
-                origin = _seen(origin, inputs)
-                advance()
-                done += 1
-                if checkpoint is not None:
-                    checkpoint.passed(stats, origin, done, now=interrupted())
-                if interrupted():
-                    raise KeyboardInterrupt
-                batch = next(iterator, None)
+            _resume(checkpoint, stats, seen, inputs)
+        following = next(inputs, None)
+        if following is None:  # a finished pass of which only the saving was stopped
+            return Stats(stats, seen.origin)
+        with attach(model, edits=edits, stats=stats, select=select, fast=True), torch.inference_mode():
+            real = _watch(model, itertools.chain([following], inputs), stats, seen, checkpoint)
     if not real:
         raise DataError("Nothing was counted: every token of every batch is padding; check the attention masks.")
-    return Stats(stats, origin)
+    return Stats(stats, seen.origin)
+
+
+class _Seen:
+    """What a pass has seen so far: how many batches, and the origin of the stats with their data in it."""
+
+    def __init__(self, origin: Origin, bar: Bar) -> None:
+        self.origin, self.bar = origin, bar
+        self.batches = 0
+
+    def add(self, inputs: Mapping[str, Any]) -> None:
+        """Count one more batch."""
+        self.origin = replace(self.origin, data=self.origin.data + Fingerprint.of(inputs))
+        self.batches += 1
+        self.bar.advance()
+
+
+def _resume(checkpoint: Checkpoint, stats: Sequence[Stat], seen: _Seen, inputs: Iterator[dict[str, Any]]) -> None:
+    """Fill the stats from a checkpoint and skip the batches that it covers, which must be those that it saw."""
+    covered, expected = checkpoint.resume(stats, seen.origin)
+    for batch in itertools.islice(inputs, covered):
+        seen.add(batch)
+    check_same_data(seen.origin.data, expected, checkpoint.folder)
+
+
+def _watch(
+    model: nn.Module,
+    inputs: Iterable[dict[str, Any]],
+    stats: Sequence[Stat],
+    seen: _Seen,
+    checkpoint: Checkpoint | None,
+) -> bool:
+    """Run the model on every batch while the stats watch; whether the pass, earlier batches included, had real tokens.
+
+    With a checkpoint, an interrupt waits until the batch that is running is counted and written.
+    """
+    real = seen.batches > 0
+    with patient_interrupt(checkpoint is not None) as interrupted:
+        for batch in inputs:
+            for stat in stats:
+                stat.begin(batch)
+            with _explained(model, batch):
+                model(**batch)
+            real = real or active.get()[-1].saw_real()  # asked until the first real token only
+            seen.add(batch)
+            if checkpoint is not None:
+                checkpoint.passed(stats, seen.origin, seen.batches, now=interrupted())
+            if interrupted():
+                raise KeyboardInterrupt
+    return real
 
 
 def _origin(model: nn.Module, select: Select, edits: Sequence[Edit]) -> Origin:
@@ -126,11 +157,6 @@ def _origin(model: nn.Module, select: Select, edits: Sequence[Edit]) -> Origin:
         version=__version__,
         attention=attention_digests(model),
     )
-
-
-def _seen(origin: Origin, inputs: dict[str, Any]) -> Origin:
-    """The origin with one more batch."""
-    return replace(origin, data=origin.data + Fingerprint.of(inputs))
 
 
 def _inputs(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
@@ -165,40 +191,3 @@ def _explained(model: nn.Module, inputs: dict[str, Any]) -> Iterator[None]:
     except (IndexError, RuntimeError, SiteError):
         check_tokens(model, inputs)
         raise
-
-
-@contextlib.contextmanager
-def _prepared(model: nn.Module, device: torch.device | str | None) -> Iterator[torch.device]:
-    """The model in evaluation mode on the device; afterwards every module is in the mode and place it was in."""
-    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    place = home if device is None else torch.device(device)
-    try:
-        if place != home:
-            model.to(place)
-        with in_mode(model, training=False):
-            yield place
-    finally:
-        if place != home:
-            model.to(home)
-
-
-@contextlib.contextmanager
-def _bar(show: bool, total: int | None) -> Iterator[Any]:
-    """A function to call after every batch, which moves a progress bar on."""
-    if not show:
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=total)
-        yield lambda: bar.advance(task)

@@ -37,7 +37,7 @@ def averages(tmp_path: Path) -> Path:
 
 def test_bake_and_use(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "smaller"
-    edits = ["--edit", f"constant:{averages},heads=0-1", "--edit", "gate:0,heads=0/3+1/2"]
+    edits = ["--edit", f"constant:{averages},heads=0-1 then gate:0,heads=0/3+1/2"]
     words = ["bake", "tiny-bert", *edits, "--output", str(folder), "--even-if-slower"]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

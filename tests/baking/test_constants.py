@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attrim.attention.architectures import DEFAULT
+from attrim.attention.masks import Factors, MaskFacts
 from attrim.baking.constants import Constants
-from attrim.baking.reading import Reading, read
+from attrim.baking.heads import read_call
+from attrim.core.call import Call
 from attrim.core.site import Site
 from attrim.edits.constant import constant
 from attrim.edits.positions import gather
@@ -18,8 +19,11 @@ from attrim.edits.positions import gather
 SITE = Site("plain", "encoder", 0, 3)
 
 
+Reading = tuple[Call, Factors | None]
+
+
 def reading_of(mask: Tensor | None, queries: int, keys: int, causal: bool = False) -> Reading:
-    return read(mask, (queries, keys), torch.device("cpu"), SITE, DEFAULT, {}, causal)
+    return read_call(SITE, MaskFacts.of(mask, (queries, keys), torch.device("cpu"), causal=causal), {})
 
 
 def layer(matrix: Tensor) -> Constants:
@@ -29,7 +33,7 @@ def layer(matrix: Tensor) -> Constants:
 
 
 def expected(matrix: Tensor, value: Tensor, reading: Reading) -> Tensor:
-    call = reading.call
+    call, _ = reading
     weights = constant(gather(matrix, call.query_slots(), call.key_slots()), call.valid)
     return (weights.expand(*value.shape[:2], -1, -1) @ value).transpose(1, 2)
 
@@ -65,10 +69,10 @@ def test_the_product_is_what_the_edit_forms(
     value = torch.randn(len(lengths), 3, longest, 4, generator=generator)
     mask = torch.zeros(allowed.shape).masked_fill(~allowed, -1e9) if additive else allowed
     reading = reading_of(mask, longest, longest)
-    assert reading.plain or structure == "any"
-    found = layer(matrix)(value, reading)
+    assert (reading[1] is not None) or structure == "any"
+    found = layer(matrix)(value, *reading)
     wanted = expected(matrix, value, reading)
-    for row, other, queries in zip(found, wanted, reading.call.queries.expand(len(lengths), -1), strict=True):
+    for row, other, queries in zip(found, wanted, reading[0].queries.expand(len(lengths), -1), strict=True):
         torch.testing.assert_close(row[queries], other[queries], atol=1e-4, rtol=1e-4)
 
 
@@ -77,7 +81,7 @@ def test_oracle_mask_and_normalise() -> None:
     matrix = torch.tensor([[[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25] * 4, [0.0, 0.0, 1.0, 0.0]]])
     real = torch.tensor([[True, True, False, True]])
     value = torch.tensor([[1.0, 0], [0, 1], [5, 5], [2, 2]])[None, None]
-    output = layer(matrix)(value, reading_of(real[:, None, None, :], 4, 4))[0, :, 0]
+    output = layer(matrix)(value, *reading_of(real[:, None, None, :], 4, 4))[0, :, 0]
     torch.testing.assert_close(output[0], torch.tensor([0.75, 0.625]))
     torch.testing.assert_close(output[1], torch.tensor([1.285714, 1.428571]))
     assert torch.equal(output[3], torch.zeros(2))
@@ -90,11 +94,11 @@ def test_lengths_patterns_and_changes_do_not_mix() -> None:
     for queries, causal in ((5, False), (5, True), (7, True), (5, False), (12, True), (7, False)):
         value = torch.randn(2, 3, queries, 4)
         reading = reading_of(None, queries, queries, causal)
-        assert reading.plain
-        torch.testing.assert_close(module(value, reading), expected(matrix, value, reading), atol=1e-5, rtol=1e-5)
+        assert reading[1] is not None
+        torch.testing.assert_close(module(value, *reading), expected(matrix, value, reading), atol=1e-5, rtol=1e-5)
     with torch.no_grad():
         module.matrix.mul_(torch.rand(12, 1))
-    torch.testing.assert_close(module(value, reading), expected(matrix, value, reading), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(module(value, *reading), expected(matrix, value, reading), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -115,10 +119,10 @@ def test_every_way_to_multiply_is_the_same(
             text = torch.randint(1, 8, (batch, 1)) <= torch.arange(8)
             allowed = allowed & (text[:, None, :, None] == text[:, None, None, :])
         reading = reading_of(allowed, 8, 8)
-        assert reading.plain != packed
+        assert (reading[1] is not None) != packed
         room = torch.zeros(batch, 8, 5, 4)
-        assert module(value, reading, out=room[:, :, 2:]).data_ptr() == room[:, :, 2:].data_ptr()
-        tracked = module(value.clone().requires_grad_(), reading)
+        assert module(value, *reading, out=room[:, :, 2:]).data_ptr() == room[:, :, 2:].data_ptr()
+        tracked = module(value.clone().requires_grad_(), *reading)
         assert tracked.requires_grad
         torch.testing.assert_close(room[:, :, 2:], tracked, atol=1e-5, rtol=1e-5)
         assert torch.equal(room[:, :, :2], torch.zeros(batch, 8, 2, 4))
@@ -128,7 +132,7 @@ def test_every_way_to_multiply_is_the_same(
 
 def test_a_causal_average_is_used_without_a_copy() -> None:
     module = layer(torch.rand(3, 12, 12).tril())
-    module(torch.randn(1, 3, 8, 4), reading_of(None, 8, 8, causal=True))
+    module(torch.randn(1, 3, 8, 4), *reading_of(None, 8, 8, causal=True))
     assert module._crop is not None
     assert module._crop.matrix.data_ptr() == module.matrix.data_ptr()
 
@@ -144,7 +148,7 @@ def test_half_precision_has_no_nan(dtype: torch.dtype, packed: bool) -> None:
         allowed[0, :, 2:, :2] = False
     value = torch.randn(2, 3, 8, 4)
     reading = reading_of(allowed, 8, 8)
-    assert reading.plain != packed
-    found = layer(matrix.to(dtype))(value.to(dtype), reading)
+    assert (reading[1] is not None) != packed
+    found = layer(matrix.to(dtype))(value.to(dtype), *reading)
     assert found.dtype == dtype
-    torch.testing.assert_close(found.float(), layer(matrix)(value, reading), atol=0.05, rtol=0.05)
+    torch.testing.assert_close(found.float(), layer(matrix)(value, *reading), atol=0.05, rtol=0.05)

@@ -13,8 +13,10 @@ from attrim.codebooks import make_codebook
 from attrim.codebooks.fitted import bin_values, entropy_search, grid_search, lloyd_max, mean_divergence
 from attrim.codebooks.fixed import quant_8_linear
 from attrim.core.call import Call
+from attrim.core.registry import EDITS
 from attrim.core.site import Select, Site
-from attrim.edits import describe, load_edits, parse_edit, save_edits
+from attrim.core.text import describe, parse
+from attrim.edits import load_edits, save_edits
 from attrim.edits.quantize import Quantize
 from attrim.errors import ArtefactError, AttrimError, DataError, ParameterError, SiteError
 from attrim.stats.bundle import save_stats
@@ -104,7 +106,7 @@ def test_saved_loaded_and_read_from_text(method: str, tmp_path) -> None:
     expected = edit.apply(weights)
     assert torch.equal(load_edits(save_edits(edit, tmp_path / "edits"))[0].apply(weights), expected)
     save_stats([Mean(), histogram()], tmp_path / "stats")
-    read = parse_edit(f"quantize:{method},4,fitted={tmp_path / 'stats'}")
+    read = parse(EDITS, f"quantize:{method},4,fitted={tmp_path / 'stats'}")
     assert torch.equal(read.apply(weights), expected)
     assert describe(read) == f"quantize:{method},bits=4,fitted=1 site"
 
@@ -136,7 +138,7 @@ def test_without_a_fit(tmp_path) -> None:
         Quantize("calibrated-linear", 3, search="gird", fitted=histogram())
     save_stats([Mean()], tmp_path)
     with pytest.raises(ArtefactError, match="holds no histogram"):
-        parse_edit(f"quantize:lloyd-max,3,fitted={tmp_path}")
+        parse(EDITS, f"quantize:lloyd-max,3,fitted={tmp_path}")
     partly = Histogram()
     weights = attention()
     partly.watch(weights[:, :2], Call.plain(weights, site=SITE).for_heads([0, 1]))

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from attrim.cli import main
-from attrim.commands import Evaluate, Sites
+from attrim.commands.evaluate import Evaluate
+from attrim.commands.sites import Sites
+from attrim.core.registry import REGISTRIES
 from attrim.models.loading import load_model
 
 MODEL = "tiny-bert"
@@ -39,10 +41,32 @@ def squad(tmp_path: Path) -> Path:
         ("sites minilm --devic cpu", "--device"),
         ("sites minilm --dtype int8", "float32"),
         ("sites", "MODEL"),
+        ("sites minilm --devise=cpu", "--device"),
+        ("sites minilm --device", "--device of 'attrim sites' needs a value; give a text"),
+        ("sites minilm --json=3", "--json of 'attrim sites' cannot be '3'; give true or false"),
+        ("sites minilm --select-layers 0 x", "--select-layers of 'attrim sites' cannot be 'x'"),
+        ("sites minilm --select-heads 0..3", "did you mean heads=0-3?"),
+        ("ls", "KIND (one of models,"),
         ("sites minilm left over", "left over"),
         ("ls things", "models"),
         ("evaluate minilm", "--task"),
-        ("evaluate minilm --task retrieval --limit many", "--limit"),
+        (
+            "evaluate minilm --task retrieval --limit many",
+            "--limit of 'attrim evaluate' cannot be 'many'; give a whole",
+        ),
+        (f"evaluate minilm --task retrieval --limit {'9' * 5000}", "that is too large"),
+        ("evaluate minilm --task retrieval --edit", "--edit of 'attrim evaluate' needs a value; give a text"),
+        ("bake minilm --output out", "needs --edit (a text)"),
+        (
+            "sparsity nowhere --task retrieval --target nan",
+            "--target of 'attrim sparsity' cannot be 'nan'; give a number",
+        ),
+        ("sparsity nowhere --task retrieval --formats gif", "give one of png, svg, pdf"),
+        ("sparsity nowhere --task retrieval --show-heads 3", "such as 5/11, not 3"),
+        ("measure nowhere --text a --edit gate:0 --edit uniform", "--edit 'gate:0 then uniform'"),
+        ("train nowhere --task glue/sst2 --edit gate:0 --edit uniform", "--edit 'gate:0 then uniform'"),
+        ("bake nowhere --output out --edit gate:0 --edit uniform", "--edit 'gate:0 then uniform'"),
+        ("export nowhere --text a --output out --edit gate:0 --edit uniform", "--edit 'gate:0 then uniform'"),
         ("evaluate tiny-bert --task retrival", "retrieval"),
         ("evaluate tiny-bert --task retrieval --edit treshold:1", "threshold"),
         ("evaluate tiny-bert --task retrieval --data built-in --option paragraphs", "write paragraphs="),
@@ -51,7 +75,7 @@ def squad(tmp_path: Path) -> Path:
         ("measure tiny-bert --text words --data built-in", "one of them"),
         ("measure tiny-bert --text words --stats histgram", "histogram"),
         ("measure tiny-bert --text words --stats histogram:row=true", "rows"),
-        ("measure nowhere --text words --stats sample:count=abc", "'count' of the stat sample cannot be 'abc'"),
+        ("measure nowhere --text words --stats sample:count=abc", "'count' of the stat 'sample' cannot be 'abc'"),
         ("measure nowhere --text words --stats values:low=abc", "give a number"),
         ("measure nowhere --text words --stats values:moment=layer_outptu", "did you mean 'layer_output'"),
         ("evaluate nowhere --task retrieval --data built-in --option paragraphs=abc", "give a whole number"),
@@ -80,7 +104,7 @@ def test_user_errors_are_one_sentence_and_exit_code_2(
     assert named in printed.err
 
 
-@pytest.mark.parametrize("kind", ["models", "tasks", "edits", "stats", "studies"])
+@pytest.mark.parametrize("kind", ["models", *REGISTRIES])
 def test_ls_lists_every_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", kind, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)[kind]
@@ -92,7 +116,7 @@ def test_ls_shows_parameters_with_defaults(capsys: pytest.CaptureFixture[str]) -
     assert main(["ls", "edits"]) == 0
     printed = capsys.readouterr().out
     assert "random-drop" in printed
-    assert "renormalize=False" in printed
+    assert "renormalize=false" in printed
     assert main(["ls", "models"]) == 0
     assert "attrim[demo]" in capsys.readouterr().out  # square brackets are no markup
 
@@ -147,6 +171,9 @@ def test_measure_sees_edits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", MODEL, "--text", "Some text.", "--edit", "gate:0", "--json"]) == 0
     share = json.loads(capsys.readouterr().out)["stats"]["Histogram"]["share"]
     assert share["≤ 0.0001"][-1] == 1.0
+    assert main(["measure", MODEL, "--text", "Some text.", "--edit", "gate:0 then uniform", "--json"]) == 0
+    share = json.loads(capsys.readouterr().out)["stats"]["Histogram"]["share"]
+    assert share["≤ 0.0001"][-1] == 0.0  # the later edit has the last word
 
 
 def test_measure_shows_tables(squad: Path, capsys: pytest.CaptureFixture[str]) -> None:

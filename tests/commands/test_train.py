@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attrim.cli import main
-from attrim.commands import COMMANDS, Train
+from attrim.commands import commands
 from attrim.commands.parsing import parse
+from attrim.commands.train import Train
 from attrim.errors import DataError
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.run import Run
@@ -45,7 +46,7 @@ def test_flags_and_yaml_fill_the_dataclass(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("model: minilm\ntask: glue/sst2\nsteps: 205\nfreeze: [embeddings]\nschedule: cosine\n")
     words = ["train", "--config", str(path), "--learning-rate", "2e-4", "--train-option", "split=a", "--keep-best"]
-    assert parse(words, COMMANDS) == Train(
+    assert parse(words, commands()) == Train(
         model="minilm",
         task="glue/sst2",
         steps=205,
@@ -57,7 +58,7 @@ def test_flags_and_yaml_fill_the_dataclass(tmp_path: Path) -> None:
         config=path,
     )
     words = "train minilm --task glue/rte --freeze embeddings --freeze layer.0 --edit uniform"
-    assert parse(words.split(), COMMANDS) == Train(
+    assert parse(words.split(), commands()) == Train(
         model="minilm", task="glue/rte", freeze=("embeddings", "layer.0"), edit=("uniform",)
     )
 

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from attrim.core.call import Call
 from attrim.core.plan import Plan
+from attrim.core.registry import EDITS
 from attrim.core.site import Select, Site
-from attrim.edits import Mix, parse_edit
+from attrim.core.text import parse
+from attrim.edits import Mix
 from attrim.edits.constant import Constant, constant
 from attrim.errors import ArtefactError, ParameterError, SelectionError, ShapeError, SiteError
 from attrim.stats.bundle import save_stats
@@ -87,14 +89,14 @@ def test_averages_from_a_folder(tmp_path) -> None:
     first = [[0.5, 0.3, 0.2, 0], [0.1, 0.8, 0.1, 0], [0.25, 0.25, 0.5, 0], [0.4, 0.3, 0.3, 0]]
     second = [[0.6, 0.4, 0, 0], [0.2, 0.8, 0, 0], [0.5, 0.5, 0, 0], [0.7, 0.3, 0, 0]]
     mean.update(torch.tensor([[first], [second]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))
-    edit = parse_edit(f"constant:{save_stats([mean], tmp_path)},heads=0")
+    edit = parse(EDITS, f"constant:{save_stats([mean], tmp_path)},heads=0")
     after = edit.apply(torch.rand(1, 1, 3, 3), torch.tensor([[1, 1, 0]]))[0, 0]
     expected = torch.tensor([[0.611111, 0.388889, 0], [0.157895, 0.842105, 0], [0, 0, 0]])
     torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
     with pytest.raises(ArtefactError, match="no average attention"):
-        parse_edit(f"constant:{save_stats([Histogram()], tmp_path)}")
+        parse(EDITS, f"constant:{save_stats([Histogram()], tmp_path)}")
     with pytest.raises(ArtefactError, match="no saved stats"):
-        parse_edit(f"constant:{tmp_path / 'nowhere'}")
+        parse(EDITS, f"constant:{tmp_path / 'nowhere'}")
 
 
 def test_heads_is_short_for_select() -> None:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from attrim.attention.context import attach, edit
+from attrim.core.registry import EDITS
 from attrim.core.site import Select
+from attrim.core.text import describe, parse
 from attrim.edits import load_edits, save_edits
 from attrim.edits.hidden_quantize import HiddenQuantize, fixed_point, linear, logarithmic
 from attrim.edits.hidden_threshold import HiddenThreshold
-from attrim.edits.parse import describe, parse_edit
 from attrim.errors import ParameterError, SiteError
 from attrim.stats.values import Values
 from methods import HIDDEN_METHODS
@@ -57,8 +58,8 @@ def test_round_trip(change: HiddenThreshold, tmp_path) -> None:
     (again,) = load_edits(tmp_path)
     hidden = torch.randn(2, 3, 4)
     assert torch.equal(again.apply(hidden), change.apply(hidden))
-    assert torch.equal(parse_edit(describe(change)).apply(hidden), change.apply(hidden))
-    assert parse_edit(describe(change)).overrides("edit_layer_input") == change.overrides("edit_layer_input")
+    assert torch.equal(parse(EDITS, describe(change)).apply(hidden), change.apply(hidden))
+    assert parse(EDITS, describe(change)).overrides("edit_layer_input") == change.overrides("edit_layer_input")
 
 
 @pytest.mark.parametrize("change", HIDDEN_METHODS)

@@ -6,8 +6,10 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import attrim
+from attrim.core.registry import EDITS
 from attrim.core.site import Select, Site
-from attrim.edits import Constant, Mix, parse_edit
+from attrim.core.text import parse
+from attrim.edits import Constant, Mix
 from attrim.edits.mix import mix
 from attrim.errors import ParameterError, SelectionError, ShapeError, SiteError
 from attrim.stats.bundle import save_stats
@@ -73,7 +75,7 @@ def test_a_share_of_zero_or_one_is_exact() -> None:
 def test_from_text(tmp_path) -> None:
     mean = Mean()
     mean.update(CONSTANTS[None])
-    edit = parse_edit(f"mix:{save_stats([mean], tmp_path)},1.5,heads=0")
+    edit = parse(EDITS, f"mix:{save_stats([mean], tmp_path)},1.5,heads=0")
     torch.testing.assert_close(edit.apply(ATTENTION)[0, 0, 0], torch.tensor([0.817574, 0.182426]), rtol=0, atol=1e-6)
 
 

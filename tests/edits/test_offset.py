@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 import attrim
 from attrim.core.call import Call
 from attrim.core.plan import Plan
+from attrim.core.registry import EDITS
 from attrim.core.site import Select
-from attrim.edits import Constant, Offset, load_edits, parse_edit, save_edits
+from attrim.core.text import parse
+from attrim.edits import Constant, Offset, load_edits, save_edits
 from attrim.edits.offset import offset_curve
 from attrim.edits.positions import gather_offsets
 from attrim.errors import ParameterError, SelectionError, ShapeError
@@ -114,7 +116,7 @@ def test_a_step_with_a_cache_is_a_row_of_the_full_pass(name: str) -> None:
 
 def test_from_text_and_files(tmp_path) -> None:
     mean = measured(5)
-    edit = parse_edit(f"offset:{save_stats([mean], tmp_path / 'mean')},tail=3,heads=1")
+    edit = parse(EDITS, f"offset:{save_stats([mean], tmp_path / 'mean')},tail=3,heads=1")
     weights = torch.rand(1, 2, 9, 9)
     expected = Offset(mean, tail=3, heads=1).apply(weights)
     assert torch.equal(edit.apply(weights), expected)

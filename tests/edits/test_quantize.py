@@ -16,8 +16,10 @@ from attrim.attention.context import attach
 from attrim.codebooks import METHODS, Codebook, make_codebook
 from attrim.core.call import Call
 from attrim.core.plan import Plan
+from attrim.core.registry import EDITS
 from attrim.core.site import Select
-from attrim.edits import describe, load_edits, parse_edit, save_edits
+from attrim.core.text import describe, parse
+from attrim.edits import load_edits, save_edits
 from attrim.edits.quantize import Quantize, quantize
 from attrim.errors import ArtefactError, AttrimError, DataError, ParameterError, UnknownName
 from attrim.stats.sample import Sample
@@ -159,7 +161,7 @@ def test_one_training_step_lowers_the_loss() -> None:
     ],
 )
 def test_text_and_back(text: str) -> None:
-    edit = parse_edit(text)
+    edit = parse(EDITS, text)
     assert isinstance(edit, Quantize)
     assert describe(edit) == text
 
@@ -173,7 +175,7 @@ def test_bad_text() -> None:
         ("quantize:linear-slog,20", "from 1 to 16"),
     ):
         with pytest.raises(AttrimError, match=message):
-            parse_edit(text)
+            parse(EDITS, text)
 
 
 def test_a_codebook_of_ones_own(tmp_path) -> None:

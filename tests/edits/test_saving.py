@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attrim.core.site import Select, Site
+from attrim.core.text import describe
 from attrim.edits import (
     Constant,
     Edit,
@@ -19,7 +20,6 @@ from attrim.edits import (
     Quantize,
     RandomDrop,
     Threshold,
-    describe,
     load_edits,
     save_edits,
 )

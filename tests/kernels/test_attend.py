@@ -14,10 +14,11 @@ from attrim.kernels import attend as fused
 from attrim.kernels import blocks as cutting
 from attrim.kernels import team
 from attrim.kernels.attend import attend
-from attrim.kernels.blocks import Block, Spans, blocks
-from attrim.kernels.feed import Feed, supports
+from attrim.kernels.blocks import Block, Spans, blocks, find_edges
+from attrim.kernels.feed import BinBuffers, Extent, Feed, supports
 from attrim.stats import Histogram, Mean, Moments
 from attrim.stats.base import Stat
+from attrim.stats.bins import BINS
 
 HEADS = 4
 ALL = tuple(range(HEADS))
@@ -53,6 +54,12 @@ def problem(allowed: Tensor, groups: int = 1) -> tuple[Tensor, Tensor, Tensor, C
     return query, key, value, dataclasses.replace(call, queries=real, query_lead=lead, key_lead=lead), weights
 
 
+def spans_of(call: Call, batch: int) -> Spans:
+    edges = find_edges(call.allowed)
+    assert edges is not None
+    return Spans.of(edges, call.queries, batch)
+
+
 def assert_equal(left: Stat, right: Stat) -> None:
     mine, theirs = left.state()[0], right.state()[0]
     assert mine.keys() == theirs.keys()
@@ -71,10 +78,8 @@ def reference(weights: Tensor, call: Call) -> tuple[Histogram, Mean]:
 def test_the_same_weights_give_the_same_integers(kind: str) -> None:
     *_, call, weights = problem(masks()[kind])
     histogram, mean = Histogram(), Mean()
-    spans = Spans.of(call, 3)
-    assert spans is not None
+    spans = spans_of(call, 3)
     feed = Feed.begin(call, spans, [(histogram, ALL), (mean, ALL)])
-    assert feed is not None
     for block in blocks(spans, HEADS):
         feed.add(weights[block.examples, block.heads, block.queries, block.keys].contiguous(), block)
     for ours, plain in zip((histogram, mean), reference(weights, call), strict=True):
@@ -85,11 +90,9 @@ def test_integers_of_special_values() -> None:
     special = [0.0, -0.0, 2.0**-149, 2.0**-126, 2.0**-37, 1.5 * 2.0**-36, 2.5 * 2.0**-36, 0.1, 0.5, 1.0, 1.0000001]
     weights = torch.tensor(special).reshape(1, 1, 1, -1)
     call = Call.plain(weights)
-    spans = Spans.of(call, 1)
-    assert spans is not None
+    spans = spans_of(call, 1)
     histogram, mean = Histogram(), Mean()
     feed = Feed.begin(call, spans, [(histogram, (0,)), (mean, (0,))])
-    assert feed is not None
     feed.add(weights, Block(slice(0, 1), slice(0, 1), slice(0, 1), slice(0, len(special)), True))
     for ours, plain in zip((histogram, mean), reference(weights, call), strict=True):
         assert_equal(ours, plain)
@@ -104,7 +107,7 @@ def test_output_and_stats_for_any_mask_and_block_size(
     monkeypatch.setattr(fused, "blocks", lambda spans, heads: blocks(spans, heads, cells))
     query, key, value, call, weights = problem(masks()[kind], groups)
     histogram, mean = Histogram(), Mean()
-    output = attend(query, key, value, call, 0.5, [(histogram, ALL), (mean, ALL)])
+    output = attend(query, key, value, call, find_edges(call.allowed), 0.5, [(histogram, ALL), (mean, ALL)])
     assert output is not None
     assert output.is_contiguous()
     assert torch.isfinite(output).all()
@@ -122,7 +125,7 @@ def test_a_step_of_generation() -> None:
     query, key, value, call, weights = problem(allowed)
     call = dataclasses.replace(call, position=5, query_lead=None, key_lead=None)
     histogram, mean = Histogram(), Mean()
-    output = attend(query, key, value, call, 0.5, [(histogram, ALL), (mean, ALL)])
+    output = attend(query, key, value, call, find_edges(call.allowed), 0.5, [(histogram, ALL), (mean, ALL)])
     torch.testing.assert_close(output, (weights @ value).transpose(1, 2), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(mean.matrix("plain")[:, 5], weights.mean(0)[:, 0].double(), atol=1e-6, rtol=0)
 
@@ -130,7 +133,7 @@ def test_a_step_of_generation() -> None:
 def test_every_stat_watches_its_own_heads() -> None:
     query, key, value, call, weights = problem(masks()["full"])
     histogram, mean = Histogram(), Mean()
-    attend(query, key, value, call, 0.5, [(histogram, (1, 3)), (mean, (2,))])
+    attend(query, key, value, call, find_edges(call.allowed), 0.5, [(histogram, (1, 3)), (mean, (2,))])
     assert histogram.total.tolist() == [[0, 243, 0, 243]]
     torch.testing.assert_close(mean.matrix("plain")[2], weights.mean(0)[2].double(), atol=1e-6, rtol=0)
     assert mean.matrix("plain")[[0, 1, 3]].abs().sum() == 0
@@ -138,8 +141,7 @@ def test_every_stat_watches_its_own_heads() -> None:
 
 def test_blocks_cover_every_cell_once_and_stay_small() -> None:
     allowed = masks()["right padding"]
-    spans = Spans.of(problem(allowed)[3], 3)
-    assert spans is not None
+    spans = spans_of(problem(allowed)[3], 3)
     for cells in (1, 30, 100, 10_000):
         seen = torch.zeros(3, HEADS, 9, 9)
         for block in blocks(spans, HEADS, cells):
@@ -169,13 +171,57 @@ def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pyte
     if case == "twice":
         stats = stats * 2
     if case == "not built":
-        monkeypatch.setattr(fused, "available", lambda: False)
-    assert attend(query, key, value, call, 0.5, stats) is None
+        monkeypatch.setattr(team, "available", lambda: False)
+    assert attend(query, key, value, call, find_edges(call.allowed), 0.5, stats) is None
     assert not stats[0][0].state()[0]
 
 
+def test_any_stat_can_opt_in_to_the_compiled_pass() -> None:
+    """A stat that kernels know nothing about, fed by the compiled pass as ``watch`` would feed it."""
+
+    class Totals(Stat):
+        def __init__(self) -> None:
+            self.counts = torch.zeros(HEADS, BINS, dtype=torch.int64)
+            self.below = torch.zeros(HEADS, dtype=torch.int64)
+
+        def watch(self, tensor: Tensor, call: Call) -> None:
+            raise AssertionError("the compiled pass should have been used")
+
+        def compiles(self, call: Call) -> type[BinBuffers]:
+            return BinBuffers
+
+        def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> BinBuffers:
+            assert (extent.examples, extent.queries, extent.keys) == (3, 9, 9)
+            return BinBuffers(heads, self.counts, self.below)
+
+    query, key, value, call, weights = problem(masks()["causal"])
+    totals = Totals()
+    output = attend(query, key, value, call, find_edges(call.allowed), 0.5, [(totals, ALL)])
+    assert output is not None
+    histogram, _ = reference(weights, call)
+    assert totals.counts.sum(-1).tolist() == histogram.total[0].tolist()
+
+
+def test_a_subclass_that_watches_in_its_own_way_is_not_compiled() -> None:
+    class Doubled(Mean):
+        def watch(self, tensor: Tensor, call: Call) -> None:
+            super().watch(2 * tensor, call)
+
+    *_, call, _ = problem(masks()["full"])
+    assert supports([(Mean(), ALL)], call)
+    assert not supports([(Doubled(), ALL)], call)
+
+
+def test_a_build_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attrim.kernels import _compiled
+
+    monkeypatch.setattr(_compiled, "COUNT_SIZE", _compiled.COUNT_SIZE - 8)
+    assert team.available()
+    assert not team.available.__wrapped__()
+
+
 def test_supports_nothing_when_nothing_is_watched() -> None:
-    assert not supports([])
+    assert not supports([], problem(masks()["full"])[3])
 
 
 @pytest.mark.parametrize("kind", [Histogram, Mean])
@@ -183,7 +229,7 @@ def test_nan_is_refused(kind: type[Stat]) -> None:
     query, key, value, call, _ = problem(masks()["full"])
     query[0, 0, 0, 0] = float("nan")
     with pytest.raises(DataError, match="NaN"):
-        attend(query, key, value, call, 0.5, [(kind(), ALL)])
+        attend(query, key, value, call, find_edges(call.allowed), 0.5, [(kind(), ALL)])
 
 
 @pytest.mark.parametrize("library", [True, False])
@@ -197,7 +243,7 @@ def test_one_and_many_threads_give_the_same(library: bool, monkeypatch: pytest.M
         for threads in (1, 3):
             torch.set_num_threads(threads)
             stats = Histogram(), Mean()
-            attend(query, key, value, call, 0.5, [(stat, ALL) for stat in stats])
+            attend(query, key, value, call, find_edges(call.allowed), 0.5, [(stat, ALL) for stat in stats])
             states.append(stats)
     finally:
         torch.set_num_threads(before)

@@ -150,9 +150,9 @@ def test_refusals(saved, tmp_path):
     pickled = tmp_path / "pickled"
     pickled.mkdir()
     shutil.copy(saved / "config.json", pickled)
-    refused(r"holds no \.safetensors weights; save", pickled)
+    refused(r"holds neither model\.safetensors nor pytorch_model\.bin; save", pickled)
     (pickled / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    refused(r"only pytorch_model\.bin, which would have to be unpickled", pickled)
+    refused(r"pytorch_model\.bin is damaged", pickled)
     (pickled / "model.safetensors").write_bytes(b"\x00" * 20)
     refused("could not be loaded as auto", pickled)
 

@@ -13,7 +13,7 @@ from attrim.core.site import Site
 from attrim.edits import Constant, Offset
 from attrim.errors import ArtefactError
 from attrim.scores import SCORES
-from attrim.scores.divergence import RowDivergence, row_divergence
+from attrim.stats.distance import RowDivergence, row_divergence
 from attrim.stats.mean import Mean
 from watching import eager
 from zoo import ZOO, batch

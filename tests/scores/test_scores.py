@@ -86,7 +86,7 @@ def test_shares_are_exact() -> None:
 
 @pytest.mark.parametrize("k", [-1, 73, 1.5, "2/1", "half", "", "1/0", True, -0.5, float("nan")])
 def test_no_budget(k: object) -> None:
-    with pytest.raises(ParameterError, match="is no budget of 72 heads"):
+    with pytest.raises(ParameterError, match="is not a budget of 72 heads"):
         budget_size(k, 72)  # type: ignore[arg-type]
 
 
@@ -98,7 +98,7 @@ def test_json_round_trip() -> None:
     assert again.sites == scores.sites
     assert torch.equal(again.table(), scores.table())
     for broken in ({}, {"sites": [], "values": []}, {"name": "", "sites": [{"heads": 1}], "values": {}}):
-        with pytest.raises(ArtefactError, match="no saved scores"):
+        with pytest.raises(ArtefactError, match="not saved scores"):
             Scores.from_json(broken)
 
 

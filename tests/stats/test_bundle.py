@@ -89,12 +89,10 @@ def test_a_stat_is_found_by_its_class() -> None:
     assert Mean in stats
     assert Histogram in stats
     assert Moments not in stats
-    with pytest.raises(
-        KeyError, match=r"'Moments' was not measured; what was measured is Histogram, Histogram-2, Mean"
-    ):
+    with pytest.raises(KeyError, match=r"'Moments' was not measured; what was measured is Histogram, Hi.*, Mean"):
         stats[Moments]
     with pytest.raises(
-        AttrimError, match=r"2 stats of the class Histogram; .*'Histogram' .*'Histogram-2' .*rows': True"
+        AttrimError, match=r"2 stats of the class Histogram; .*'Histogram' .*'Histogram-2' .*'rows': True"
     ):
         stats[Histogram]
 

@@ -12,22 +12,10 @@ from hypothesis import strategies as st
 from attrim.core.call import Call
 from attrim.core.site import Site
 from attrim.errors import ArtefactError
-from attrim.stats import Histogram, Mean, Moments, Sample
+from attrim.stats import Histogram, Mean, Sample
 from attrim.stats.base import SiteStat
-from attrim.stats.distance import RowDistance
-from attrim.stats.rowfacts import RowCurves
-from attrim.stats.spread import Extremes, Majority
+from methods import STATS
 
-KINDS: list[Callable[[], SiteStat]] = [
-    Histogram,
-    lambda: Histogram(rows=True),
-    Mean,
-    Moments,
-    Majority,
-    Extremes,
-    RowCurves,
-    lambda: RowDistance(["quantize:linear-slog-clamped-midval,bits=2", "threshold:0.1"]),
-]
 LENGTHS = [1, 7, 3, 6, 2, 7]
 
 
@@ -51,7 +39,7 @@ def equal(left: SiteStat, right: SiteStat) -> bool:
     return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("make", STATS)
 @given(data=st.data())
 def test_any_split_and_order_gives_the_same_integers(make: Callable[[], SiteStat], data: st.DataObject) -> None:
     whole = make()
@@ -71,7 +59,7 @@ def test_any_split_and_order_gives_the_same_integers(make: Callable[[], SiteStat
     assert equal(merged, whole)
 
 
-@pytest.mark.parametrize("make", [*KINDS, Sample])
+@pytest.mark.parametrize("make", [*STATS, Sample])
 def test_state_and_load_are_inverse(make: Callable[[], SiteStat]) -> None:
     stat = make()
     stat.update(*batch([0, 1, 2], 7))
@@ -108,7 +96,7 @@ def test_other_kinds_options_sites_and_heads_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("make", [*KINDS, Sample])
+@pytest.mark.parametrize("make", [*STATS, Sample])
 def test_other_dtypes(make: Callable[[], SiteStat], dtype: torch.dtype) -> None:
     weights, real = batch([3, 4], 7)
     stat, same = make(), make()

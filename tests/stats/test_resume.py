@@ -12,19 +12,15 @@ import torch
 from torch import Tensor
 
 import attrim.stats.resume
-from attrim.core.registry import STATS
+from attrim.core import registry
 from attrim.core.site import Select
 from attrim.errors import ArtefactError, ParameterError
 from attrim.measurement import Checkpoint, measure
 from attrim.models.loading import load_model, load_tokenizer
-from attrim.stats import Histogram, Mean, Moments, Sample, Stat
+from attrim.stats import Histogram, Mean, Moments, Stat
 from attrim.stats.bundle import Stats
-from attrim.stats.distance import RowDistance
 from attrim.stats.resume import patient_interrupt
-from attrim.stats.rowfacts import RowCurves
-from attrim.stats.spread import Extremes, Majority
-from attrim.stats.token_sparsity import TokenSparsity, TokenTable
-from attrim.stats.values import Values
+from methods import OTHER_STATS, STATS
 
 Batch = dict[str, Tensor]
 
@@ -34,11 +30,7 @@ class Stop(Exception):
 
 
 def every_stat() -> list[Stat]:
-    edits = ["threshold:0.1", "quantize:linear-slog-clamped-midval,bits=3"]
-    return [
-        Histogram(rows=True), Mean(), Moments(), Sample(2), Majority(), Extremes(), RowCurves(), RowDistance(edits),
-        TokenSparsity([0.05, 0.5]), TokenTable(2, bar=0.05), Values("layer_output"),
-    ]  # fmt: skip
+    return [parameter.values[0]() for parameter in STATS + OTHER_STATS]
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +67,7 @@ def same(one: Stats, other: Stats) -> None:
 
 
 def test_every_registered_stat_is_tried() -> None:
-    assert {stat.registered_name for stat in every_stat()} == set(STATS)
+    assert {stat.registered_name for stat in every_stat()} == set(registry.STATS)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 4])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attrim.edits import parse_edit
+from attrim.core.text import parse_chain
 from attrim.errors import DataError
 from attrim.evaluation import evaluate_settings
 from attrim.models.loading import load_model, load_tokenizer
@@ -22,7 +22,7 @@ EDITS = (
     "gate:0,layers=1,heads=0",
     "hidden-threshold:0.5,layers=1",
 )
-SETTINGS = {text: [parse_edit(text)] for text in EDITS}
+SETTINGS = {text: parse_chain(text) for text in EDITS}
 
 
 @pytest.fixture
@@ -65,4 +65,4 @@ def test_stored_settings_are_read(task: Task, tmp_path: Path, monkeypatch: pytes
 def test_the_name_of_the_unedited_model_is_kept(task: Task) -> None:
     model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
     with pytest.raises(DataError, match="kept for the model without edits"):
-        evaluate_layers(model, task, tokenizer, {"unedited": [parse_edit("gate:0")]})
+        evaluate_layers(model, task, tokenizer, {"unedited": parse_chain("gate:0")})

@@ -25,6 +25,13 @@ def test_lines_and_paragraphs(tmp_path):
     assert texts(data=str(path), unit="paragraph") == ["One. Two.", "Three.\u2028Still three."]
 
 
+def test_blanks_around_a_text_are_kept_if_asked_for(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text(" \n = Title = \n")
+    assert texts(data=str(path), unit="file") == ["= Title ="]
+    assert texts(data=str(path), unit="file", strip=False) == [" \n = Title = "]
+
+
 def test_tables_and_folders(tmp_path):
     (tmp_path / "a.csv").write_text('text,label\n"x, ""y""\nz",1\nw,2\n')
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "from json"}\n\n{"text": "more"}\n'))

@@ -67,7 +67,7 @@ TABLE: dict[str, Facts] = {
 
 DEFAULT = Facts()
 
-# Words in a module's path that tell cross-attention from self-attention, in every architecture.
+# Words in a module's path that mark cross-attention, encoders, decoders and vision, in every architecture.
 _CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn$|src_attn", re.IGNORECASE)
 _ENCODER = re.compile(r"(^|\.)encoder\.", re.IGNORECASE)
 _DECODER = re.compile(r"(^|[._])decoder[._]", re.IGNORECASE)
@@ -87,7 +87,7 @@ def role_of(name: str, row: Facts, *, cross: bool, causal: bool, towers: bool, t
     cross : the dry run saw queries and keys of different lengths.
     causal : the dry run saw a mask that hides later keys from earlier queries.
     towers : the model has a vision part beside another one.
-    two_stacks : the model is an encoder and a decoder, so that paths tell which is which.
+    two_stacks : the model is an encoder and a decoder, so that paths say which of the two a site is in.
     """
     known = row.role(name)
     if known is not None:

@@ -17,7 +17,6 @@ from ..stats.base import Stat
 from . import install
 from .discover import map_of
 from .layers import check_layers, touches_layers
-from .private import run
 from .session import Session, active
 
 
@@ -59,7 +58,7 @@ def attach(
     session = Session(sites, plans, fast)
     modules = sites.wrapped(layers=any(touches_layers(plan) for plan in plans.values()))
     install.switch(sites.configs)
-    install.wrap(modules, run)
+    install.wrap(modules)
     token = active.set((*active.get(), session))
     try:
         yield [site for site in sites.sites if site in plans]

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.modes import in_mode
+from ..core.processor import prepare_for
 from ..core.site import Site
 from ..errors import AttrimError, SiteError, require_model
 from . import install, interface
 from .architectures import Facts, facts, has_two_stacks, is_vision, role_of
-from .example import make_example
+from .example import make_example, run_example
 from .layers import layers_of
 from .recorder import Event, Recorder
 from .session import active
@@ -79,6 +80,7 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
     """
     require_model(model)
     model = getattr(model, "attention_root", model)
+    prepare_for(model)
     layout = tuple(id(module) for module in model.modules())
     with _dry_runs:
         known = _maps.get(model)
@@ -104,7 +106,7 @@ def _dry_run(model: nn.Module, example: Any) -> Map:
         install.switch(configs)
         try:
             with recorder, torch.inference_mode():
-                _call(model, inputs)
+                run_example(model, inputs)
         except AttrimError:
             raise
         except Exception as error:
@@ -121,15 +123,6 @@ def _cannot_run(model: nn.Module, example: Any, error: Exception) -> str:
     return (
         f"{type(model).__name__} could not run on {what} ({cause}); pass example= with the arguments of a forward pass."
     )
-
-
-def _call(model: nn.Module, inputs: Any) -> None:
-    if isinstance(inputs, Tensor):
-        model(inputs)
-    elif isinstance(inputs, (tuple, list)):
-        model(*inputs)
-    else:
-        model(**inputs)
 
 
 @contextlib.contextmanager
@@ -186,7 +179,7 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
     towers = len({is_vision(names.get(id(event.module), "")) for event in reached}) == 2
     config = getattr(model, "config", None)
     two_stacks = getattr(config, "is_encoder_decoder", None)
-    if two_stacks is None:  # a plain module has only its paths to tell
+    if two_stacks is None:  # a plain module's paths are all there is to go by
         two_stacks = has_two_stacks(names.get(id(event.module), "") for event in reached)
     sites: list[Site] = []
     calls: dict[int, list[Site | None]] = {}

@@ -1,4 +1,4 @@
-"""Make up one small input for a model, to see its attention without any data."""
+"""One small input for a model, made up from its configuration, to see its attention without any data."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ def make_example(model: nn.Module) -> dict[str, Any]:
     if "use_cache" in wanted:
         inputs["use_cache"] = False  # with a cache some decoders look at the last token only
     return inputs
+
+
+def run_example(model: nn.Module, inputs: Any) -> Any:
+    """One forward pass on a tensor, on a tuple of positional arguments or on a dict of keyword arguments."""
+    if isinstance(inputs, torch.Tensor):
+        return model(inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(**inputs)
 
 
 def _part(config: Any, name: str) -> Any:

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
-from torch.overrides import BaseTorchFunctionMode
 
 from ..errors import SiteError
-from .interface import NAME
+from .layers import layer_session, run_layer
+from .session import active
+from .softmax import run_private
+
+NAME = "attrim"  # must not contain "flash", "sdpa" or "flex_attention", which transformers looks for in names
 
 _lock = threading.Lock()
 _configs: dict[int, list[Any]] = {}  # id -> [configuration, implementation before, how many contexts]
@@ -43,15 +46,15 @@ def before(config: Any) -> str | None:
     return entry[1] if entry else config._attn_implementation_internal
 
 
-def wrap(modules: Iterable[nn.Module], run: Callable[[nn.Module, Callable[..., Any], Any, Any], Any]) -> None:
-    """Let ``run(module, forward, args, kwargs)`` stand before the forward of each module."""
+def wrap(modules: Iterable[nn.Module]) -> None:
+    """Let :func:`run` stand before the forward of each module."""
     with _lock:
         for module in modules:
             entry = _modules.get(id(module))
             if entry is None:
                 own = module.__dict__.get("forward")
                 _modules[id(module)] = [module, own, 1]
-                module.__dict__["forward"] = Wrapped(module, module.forward, run)
+                module.__dict__["forward"] = Wrapped(module, module.forward)
             else:
                 entry[2] += 1
 
@@ -73,14 +76,14 @@ def unwrap(modules: Iterable[nn.Module]) -> None:
 class Wrapped:
     """What stands in place of a module's forward while a context is active."""
 
-    def __init__(self, module: nn.Module, forward: Callable[..., Any], run: Callable[..., Any]) -> None:
-        self.module, self.run = module, run
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        self.module = module
         # What inspects a forward's signature (generate, Trainer, our own example maker) must still find it.
         self.__wrapped__ = forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward, as ``run`` wants it."""
-        return self.run(self.module, self.__wrapped__, args, kwargs)
+        """Run the module's own forward through :func:`run`."""
+        return run(self.module, self.__wrapped__, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module that is made inside of the context computes with its own weights, unedited."""
@@ -91,7 +94,12 @@ class Wrapped:
         raise SiteError("A model inside of attrim.edit cannot be pickled; leave the context first.")
 
 
-def without_fast_path(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run the forward of a torch transformer layer with its fused kernel, which hides the attention, switched off."""
-    with BaseTorchFunctionMode():  # the kernel is not used while any function mode is active
-        return forward(*args, **kwargs)
+def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run the forward of a wrapped module: a whole model, a layer, a module with a private softmax, or several."""
+    for session in active.get():
+        if session.map.root is module:
+            session.start_pass()
+    layer = layer_session(module)
+    if layer is not None:
+        return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
+    return run_private(module, forward, args, kwargs)

@@ -6,16 +6,27 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .masks import allowed_by
+from ..core.call import Call
+from ..core.plan import Plan, Softmax
+from ..errors import SiteError
+from ..kernels import attend as kernel
+from .install import NAME, before
+from .masks import MaskFacts, allowed_by, note_offsets
+from .recorder import current_recorder
+from .session import Firing
+from .softmax import SoftmaxMode
 
-NAME = "attrim"  # must not contain "flash", "sdpa" or "flex_attention", which transformers looks for in names
 BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
 _STANDARD = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
+
+Attended = tuple[Tensor, Tensor | None]
+"""What an attention function returns: outputs ``[B, Q, H, D]``, and weights ``[B, H, Q, K]`` where it has them."""
 
 
 @functools.cache
@@ -24,23 +35,8 @@ def register() -> None:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
-    from .attend import attend
-
     AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, mask)
-
-
-def mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Tensor:
-    """The additive mask that stock eager attention gets, never skipped, and carrying the offsets of a cache.
-
-    Without a mask function under our name transformers would pass no mask at all, and causality would be lost.
-    """
-    from transformers.masking_utils import eager_mask
-
-    arguments["allow_is_bidirectional_skip"] = False
-    result = eager_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
-    result.attrim_offsets = (int(q_offset), int(kv_offset))  # type: ignore[attr-defined]
-    return result
+    AttentionMaskInterface.register(NAME, make_mask)
 
 
 def switchable(model: nn.Module) -> list[Any]:
@@ -55,7 +51,107 @@ def switchable(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Tensor:
+    """The additive mask that stock eager attention gets, never skipped, with the offsets of a cache noted.
+
+    Without a mask function under our name transformers would pass no mask at all, and causality would be lost.
+    """
+    from transformers.masking_utils import eager_mask
+
+    arguments["allow_is_bidirectional_skip"] = False
+    mask = eager_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
+    note_offsets(mask, q_offset, kv_offset)
+    return mask
+
+
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> Attended:
+    """The attention function that models on the interface route call."""
+    baked = getattr(module, "attrim_baked", None)
+    if baked is None:
+        return _attend(module, query, key, value, attention_mask, **arguments)
+    # Baked constant heads are not sites; the remaining heads are edited and watched as before.
+    return baked.attend(_attend, module, query, key, value, attention_mask, **arguments)
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> Attended:
+    stock = eager(module)
+    additive_mask = additive(attention_mask, query.dtype)
+    shape = query.shape[-2], key.shape[-2]
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.note_interface(module, query.shape[1], allowed_by(attention_mask, shape, query.device))
+        with recorder.pause():  # the stock function's own softmax is this event, not another one
+            return stock(module, query, key, value, additive_mask, **arguments)
+    firing = Firing(module)
+    if firing.site is not None:
+        mask = MaskFacts.of(
+            attention_mask, shape, query.device, padding_sees_itself=firing.architecture.padding_sees_itself
+        )
+        call = firing.call(mask, query=query, key=key, value=value)
+    if firing.idle:
+        # No session in this thread, or nothing to do at this site: exactly what the model did before.
+        if before(module.config) in ("sdpa", BAKED["sdpa"]):
+            from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
+        return stock(module, query, key, value, additive_mask, **arguments)
+    plan = firing.plan
+    if firing.fast and not plan.edits and not torch.is_grad_enabled() and is_standard(module, arguments):
+        output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats)
+        if output is not None:
+            return output, None
+    for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
+        if plan.touches(moment):
+            plan.watch(moment, *_tokens(tensor, real, call))
+    attention = _EditedSoftmax(plan, call, key.shape[-2])
+    with SoftmaxMode(attention):
+        output, weights = stock(module, query, key, value, additive_mask, **arguments)
+    if not attention.seen:
+        raise SiteError(
+            f"{call.site.name} ran without a softmax over keys, so nothing was edited or watched there; "
+            "leave it out with Select(names=...) or report the architecture."
+        )
+    if plan.touches("output"):
+        output = plan.output(output.transpose(1, 2), call).transpose(1, 2)
+    return output, weights
+
+
+class _EditedSoftmax:
+    """The first softmax of an attention function, edited and watched; any later one runs as it is."""
+
+    def __init__(self, plan: Plan, call: Call, keys: int) -> None:
+        self.plan, self.call, self.keys = plan, call, keys
+        self.seen = False
+
+    def __call__(self, scores: Tensor, function: Softmax) -> Tensor:
+        if self.seen:
+            return function(scores)
+        self.seen = True
+        if scores.shape[-1] == self.keys:
+            return self.plan.weights(scores, self.call, function)
+        # Attention sinks: extra columns after the keys take part in the softmax and are dropped by the model.
+        weights = function(scores)
+        if self.plan.touches("scores") or scores.shape[-1] < self.keys:
+            raise SiteError(
+                f"{self.call.site.name} has attention sinks, and an edit of scores does not support them; "
+                "use an edit of weights, or leave the site out with Select(names=...)."
+            )
+        edited = self.plan.edited(weights[..., : self.keys], self.call)
+        return nn.functional.pad(edited, (0, scores.shape[-1] - self.keys))
+
+
+def _tokens(tensor: Tensor, real: Tensor, call: Call) -> tuple[Tensor, Call]:
+    """Queries, keys or values ``[B, H, L, D]`` for stats, with the real tokens as allowed cells.
+
+    Keys and values that groups of heads share are repeated, so that every head has its own.
+    """
+    tensor = tensor.repeat_interleave(len(call.heads) // tensor.shape[1], dim=1)
+    return tensor, replace(call, allowed=real[:, None, :, None], queries=real, keys=real)
+
+
+def eager(module: nn.Module) -> Callable[..., Attended]:
     """The stock eager attention function of the file that defines the module's class (or of a class it extends)."""
     for cls in type(module).__mro__:
         function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
@@ -66,9 +162,11 @@ def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return eager_attention_forward
 
 
-@functools.cache
-def _standard_signature(function: Callable[..., Any]) -> bool:
-    return set(inspect.signature(function).parameters) <= _STANDARD
+def additive(attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """The mask as stock eager attention wants it: boolean masks that a user passed become additive."""
+    if attention_mask is None or attention_mask.dtype != torch.bool:
+        return attention_mask
+    return torch.zeros_like(attention_mask, dtype=dtype).masked_fill(~attention_mask, torch.finfo(dtype).min)
 
 
 def is_standard(module: nn.Module, arguments: dict[str, Any]) -> bool:
@@ -81,19 +179,6 @@ def is_standard(module: nn.Module, arguments: dict[str, Any]) -> bool:
     )
 
 
-def additive(attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """The mask as stock eager attention wants it: boolean masks that a user passed become additive."""
-    if attention_mask is None or attention_mask.dtype != torch.bool:
-        return attention_mask
-    return torch.zeros_like(attention_mask, dtype=dtype).masked_fill(~attention_mask, torch.finfo(dtype).min)
-
-
-def allowed(attention_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
-    """The allowed cells ``[B|1, H|1, Q, K]``, computed once per mask although every layer gets the same one."""
-    shape = query.shape[-2], key.shape[-2]
-    known = getattr(attention_mask, "attrim_allowed", None)
-    if known is None or known.shape[-2:] != shape:
-        known = allowed_by(attention_mask, shape, query.device)
-        if attention_mask is not None:
-            attention_mask.attrim_allowed = known  # type: ignore[attr-defined]
-    return known
+@functools.cache
+def _standard_signature(function: Callable[..., Any]) -> bool:
+    return set(inspect.signature(function).parameters) <= _STANDARD

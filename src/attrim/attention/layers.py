@@ -21,7 +21,8 @@ def layers_of(model: nn.Module, sites: Sequence[Site]) -> dict[int, list[Site]]:
     """The self-attention sites of every layer module, by the module's id, in the order of their calls.
 
     A layer is the outermost member of a list of modules on the way from the model to the attention. Members that hold
-    the self-attention of several streams (LXMERT's cross layers) are left out: which tensor is whose does not show.
+    the self-attention of several streams (LXMERT's cross layers) are left out, because their inputs and outputs do not
+    say which stream each tensor belongs to.
     """
     found: dict[int, list[Site]] = {}
     for site in sites:
@@ -61,7 +62,7 @@ def run_layer(
     edited = plan.layer("layer_input", hidden, _call(site, hidden, None))
     args, kwargs = put(edited)
     result = forward(*args, **kwargs)
-    # The layer's own attention has told by now which tokens are real.
+    # By now the layer's own attention has found out which tokens are real.
     stream = session.streams.get(site.streams[0])
     plan.watch("layer_input", *_rows(site, edited, stream))
     output, replace = _output(site, result)
@@ -119,4 +120,5 @@ def _call(site: Site, hidden: Tensor, stream: Stream | None) -> Call:
     real = torch.ones(1, length, dtype=torch.bool, device=hidden.device)
     if stream is not None and stream.real.shape[1] == length:
         real = stream.real
-    return Call(dataclasses.replace(site, heads=1), real[:, None, :, None], real, real, (0,))
+    one = dataclasses.replace(site, heads=1)
+    return Call(site=one, allowed=real[:, None, :, None], queries=real, keys=real, heads=(0,))

@@ -1,37 +1,183 @@
-"""Build the :class:`Call` of an attention computation: allowed cells, real tokens, positions."""
+"""What an attention mask says (allowed cells, real tokens, positions), and the :class:`Call` that is built from it."""
 
 from __future__ import annotations
 
+import functools
+from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.call import Call
 from ..core.site import Site
-from .architectures import Facts
-from .softmax import FORBIDDEN
+from ..kernels.blocks import Edges, find_edges
+
+# Cells whose score is below this bar are forbidden. Masks add the dtype's minimum, -inf, -1e30, -65500 or, at the
+# least, -10000; position biases (ALiBi at 8000 tokens) stay above -5000.
+FORBIDDEN = -5000.0
 
 # The positions ``[B, L]`` of the tokens of the forward pass that is running, where they do not follow one another.
 token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", default=None)
 
+# Both forget a mask when the mask itself is freed, which is usually the end of the forward pass.
+_facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how it was read, MaskFacts)
+_offsets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> slots of the first query and of the first key
+_patterns: deque[Tensor] = deque(maxlen=8)  # patterns seen before, so that equal ones are the same tensor
+
 
 @dataclass(frozen=True)
-class Stream:
-    """What self-attention told about one sequence of a forward pass; cross-attention looks its queries up here."""
+class Factors:
+    """Allowed cells as a pattern, the same for all examples, times the real keys of each example.
 
-    real: Tensor  # bool [B|1, Q]
-    position: int
-    lead: Tensor | None
+    Attributes
+    ----------
+    pattern : bool ``[Q, K]``, the same tensor whenever the pattern is the same; None when every cell is allowed.
+    keys : bool ``[B|1, K]``, the real keys; None when all are.
+    shift : int64 ``[B, K]``, with padding on the left: where each position of the text stands, the padding last.
+        Pattern and keys are about the shifted text.
+    """
+
+    pattern: Tensor | None
+    keys: Tensor | None
+    shift: Tensor | None
 
 
-def allowed_by(mask: Tensor | None, scores_shape: tuple[int, int], device: torch.device) -> Tensor:
+class MaskFacts:
+    """What one mask says. Each fact is computed on first use and cached, because every layer gets the same mask.
+
+    Parameters
+    ----------
+    allowed : bool ``[B|1, H|1, Q, K]``, the cells that padding, causality and window permit.
+    offsets : slots of the first query and of the first key where the mask function knows them.
+    padding_sees_itself : see :class:`~attrim.attention.architectures.Facts`.
+    """
+
+    def __init__(
+        self, allowed: Tensor, *, offsets: tuple[int, int] | None = None, padding_sees_itself: bool = False
+    ) -> None:
+        self.allowed = allowed
+        self.offsets = offsets
+        self.padding_sees_itself = padding_sees_itself
+
+    @classmethod
+    def of(
+        cls,
+        mask: Tensor | None,
+        shape: tuple[int, int],
+        device: torch.device,
+        *,
+        causal: bool = False,
+        padding_sees_itself: bool = False,
+        one_is_real: bool = False,
+    ) -> MaskFacts:
+        """The facts of a mask, cached until the mask is freed or changed in place.
+
+        Parameters
+        ----------
+        mask : boolean or additive ``[B|1, H|1, Q|1, K]``; None allows everything, or what ``causal`` says.
+        shape : numbers of queries and keys.
+        causal : without a mask, query i may attend to keys up to i.
+        one_is_real : the mask is 1 for allowed cells and 0 for forbidden ones, whatever its dtype.
+        """
+        if mask is None:
+            return _without_mask(shape, device, causal, padding_sees_itself)
+        reading = shape, padding_sees_itself, one_is_real, version_of(mask)
+        known = _facts.get(mask)
+        if known is None or known[0] != reading:
+            with torch.inference_mode(False):
+                allowed = allowed_by(mask.bool() if one_is_real else mask, shape, device)
+            facts = cls(allowed, offsets=_offsets.get(mask), padding_sees_itself=padding_sees_itself)
+            known = _facts[mask] = reading, facts
+        return known[1]
+
+    # Facts may outlive the pass that asked for them first, so none is an inference tensor, which no later pass with
+    # gradients could use.
+
+    @functools.cached_property
+    @torch.inference_mode(False)
+    def real(self) -> Tensor:
+        """Bool ``[B|1, K]``: the keys that some query may attend to."""
+        seen = self.allowed
+        queries, keys = seen.shape[-2:]
+        if self.padding_sees_itself and queries == keys and keys > 1:
+            seen = seen & ~torch.eye(keys, dtype=torch.bool, device=seen.device)
+        return seen.flatten(1, 2).any(1)
+
+    @functools.cached_property
+    @torch.inference_mode(False)
+    def lead(self) -> Tensor | None:
+        """Int64 ``[B|1]``: how many keys stand before the first real one; None when no example has any."""
+        lead = self.real.int().argmax(-1)  # an example without any real key gets 0
+        return lead if bool(lead.any()) else None
+
+    @functools.cached_property
+    @torch.inference_mode(False)
+    def edges(self) -> Edges | None:
+        """The span of keys of every query, for the compiled pass."""
+        return find_edges(self.allowed)
+
+    @functools.cached_property
+    @torch.inference_mode(False)
+    def factors(self) -> Factors | None:
+        """The allowed cells as pattern and real keys; None when they are not such a product."""
+        cells = self.allowed[:, 0]
+        lead, shift = self.lead, None
+        if self.allowed.shape[1] > 1 or (lead is not None and cells.shape[-2] != cells.shape[-1]):
+            return None
+        if lead is not None:
+            size = cells.shape[-1]
+            shift = (torch.arange(size, device=cells.device) + lead[:, None]) % size
+            cells = cells.take_along_dim(shift[:, :, None], 1).take_along_dim(shift[:, None, :], 2)
+        real = cells.any(-2)
+        # A query that may attend to nothing is padding, so its output does not matter.
+        idle = ~cells.any(-1, keepdim=True)
+        causal = torch.ones(cells.shape[-2:], dtype=torch.bool, device=cells.device).tril()
+        for pattern in (None, causal, cells.any(0)):
+            expected = real[:, None, :] if pattern is None else pattern & real[:, None, :]
+            if bool(((cells == expected) | idle).all()):
+                known = None if pattern is None else _known_pattern(pattern)
+                return Factors(known, None if bool(real.all()) else real, shift)
+        return None
+
+
+def note_offsets(mask: Tensor, query: int, key: int) -> None:
+    """Keep what a mask function knows about a mask that it made: the slots of the first query and the first key."""
+    _offsets[mask] = int(query), int(key)
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was changed in place (loading weights does that)."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@functools.lru_cache(maxsize=8)
+def _without_mask(shape: tuple[int, int], device: torch.device, causal: bool, padding_sees_itself: bool) -> MaskFacts:
+    """The facts of a call without a mask, the same object for all calls of a size."""
+    with torch.inference_mode(False):
+        allowed = allowed_by(None, shape, device)
+        allowed = allowed.tril() if causal else allowed
+    return MaskFacts(allowed, offsets=(0, 0) if causal else None, padding_sees_itself=padding_sees_itself)
+
+
+def _known_pattern(pattern: Tensor) -> Tensor:
+    """The tensor of an equal pattern seen before, if there is one."""
+    for known in list(_patterns):
+        if known.device == pattern.device and torch.equal(known, pattern):
+            return known
+    _patterns.append(pattern)
+    return pattern
+
+
+def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
     """The allowed cells ``[B|1, H|1, Q, K]`` of a boolean or additive mask; None allows everything."""
-    queries, keys = scores_shape
+    queries, keys = shape
     if mask is None:
         return torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
-    mask = mask[..., :keys]
+    # Detached, because a view would keep the mask alive for as long as its facts are cached.
+    mask = mask.detach()[..., :keys]
     allowed = mask if mask.dtype == torch.bool else mask > FORBIDDEN
     return allowed.expand(*allowed.shape[:2], queries, keys)
 
@@ -44,76 +190,76 @@ def allowed_in(scores: Tensor) -> Tensor:
     return first if bool((allowed == first).all()) else allowed
 
 
+@dataclass(frozen=True)
+class Stream:
+    """What self-attention found out about one sequence of a forward pass; cross-attention reads its queries here."""
+
+    real: Tensor  # bool [B|1, Q]
+    position: int
+    lead: Tensor | None
+
+
 def make_call(
     site: Site,
-    facts: Facts,
-    allowed: Tensor,
+    mask: MaskFacts,
     streams: dict[str, Stream],
-    offsets: tuple[int, int] | None = None,
-    **tensors: Tensor | None,
+    *,
+    query: Tensor | None = None,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
 ) -> Call:
     """The call at ``site``, and, for self-attention, the entry of its stream in ``streams``.
 
     Parameters
     ----------
-    allowed : bool ``[B|1, H|1, Q, K]``.
-    streams : what earlier self-attention of the same forward pass told; updated in place.
-    offsets : slots of the first query and of the first key where the mask function knows them.
-    tensors : query, key and value where the route sees them.
+    streams : what earlier self-attention of the same forward pass found out; updated in place.
+    query, key, value : the projected tensors ``[B, H, Q|K, D]`` where the route sees them.
     """
-    queries, keys = allowed.shape[-2:]
-    key_real, lead = _real_and_lead(allowed, facts)
+    queries, keys = mask.allowed.shape[-2:]
     query_stream, key_stream = site.streams
-    if query_stream != key_stream:
-        known = streams.get(query_stream)
-        if known is None or known.real.shape[-1] != queries or known.real.shape[0] not in (1, allowed.shape[0]):
-            known = Stream(torch.ones(1, queries, dtype=torch.bool, device=allowed.device), 0, None)
-        return Call(
-            site,
-            allowed,
-            known.real,
-            key_real,
-            tuple(range(site.heads)),
-            known.position,
-            0,
-            known.lead,
-            lead,
-            **tensors,
-        )
-    # Without a word from the mask function, fewer queries than keys means that a cache holds the earlier keys.
-    position, key_position = offsets if offsets is not None else (max(keys - queries, 0), 0)
-    first = position - key_position
-    query_real = key_real[:, first : first + queries]
-    if query_real.shape[-1] != queries:
-        query_real = torch.ones(1, queries, dtype=torch.bool, device=allowed.device)
     before = streams.get(query_stream)
-    if position > 0 and before is not None and (before.lead is None or before.lead.shape[0] == allowed.shape[0]):
+    if query_stream != key_stream:
+        if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, len(mask.allowed)):
+            before = Stream(_all_real(queries, mask.allowed.device), 0, None)
+        return Call(
+            site=site,
+            allowed=mask.allowed,
+            queries=before.real,
+            keys=mask.real,
+            heads=tuple(range(site.heads)),
+            position=before.position,
+            query_lead=before.lead,
+            key_lead=mask.lead,
+            query=query,
+            key=key,
+            value=value,
+        )
+    # Where the mask function did not say, fewer queries than keys means that a cache holds the earlier keys.
+    position, key_position = mask.offsets if mask.offsets is not None else (max(keys - queries, 0), 0)
+    first = position - key_position
+    real = mask.real[:, first : first + queries]
+    if real.shape[-1] != queries:
+        real = _all_real(queries, mask.allowed.device)
+    lead = mask.lead
+    if position > 0 and before is not None and (before.lead is None or len(before.lead) == len(mask.allowed)):
         lead = before.lead  # a sliding cache may have dropped the padding by now
-    streams[query_stream] = Stream(query_real, position, lead)
-    heads, slots = tuple(range(site.heads)), token_slots.get()
-    return Call(site, allowed, query_real, key_real, heads, position, key_position, lead, lead, slots, **tensors)
+    streams[query_stream] = Stream(real, position, lead)
+    return Call(
+        site=site,
+        allowed=mask.allowed,
+        queries=real,
+        keys=mask.real,
+        heads=tuple(range(site.heads)),
+        position=position,
+        key_position=key_position,
+        query_lead=lead,
+        key_lead=lead,
+        slots=token_slots.get(),
+        query=query,
+        key=key,
+        value=value,
+    )
 
 
-def _real_and_lead(allowed: Tensor, facts: Facts) -> tuple[Tensor, Tensor | None]:
-    """Real keys and leading padding, worked out once although every layer brings the same allowed cells."""
-    known: tuple[Tensor, Tensor | None] | None = getattr(allowed, "attrim_real", None)
-    if known is None:
-        real = _real(allowed, facts)
-        known = real, _lead(real)
-        allowed.attrim_real = known  # type: ignore[attr-defined]
-    return known
-
-
-def _real(allowed: Tensor, facts: Facts) -> Tensor:
-    """Bool ``[B|1, K]``: the keys that some query may attend to."""
-    seen = allowed
-    queries, keys = allowed.shape[-2:]
-    if facts.padding_sees_itself and queries == keys and keys > 1:
-        seen = allowed & ~torch.eye(keys, dtype=torch.bool, device=allowed.device)
-    return seen.flatten(1, 2).any(1)
-
-
-def _lead(real: Tensor) -> Tensor | None:
-    """How many keys before the first real one each example has; None when no example has any."""
-    lead = real.int().argmax(-1)  # an example without any real key gets 0
-    return lead if bool(lead.any()) else None
+def _all_real(queries: int, device: torch.device) -> Tensor:
+    return torch.ones(1, queries, dtype=torch.bool, device=device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from . import interface
 from .masks import allowed_by, allowed_in
 from .softmax import PRODUCTS, SOFTMAX, as_heads, shows_heads
 
@@ -68,6 +69,19 @@ class Recorder(TorchFunctionMode):
         elif self._open:
             self._note_use(func, args, result)
         return result
+
+    def note_interface(self, module: nn.Module, heads: int, allowed: Tensor) -> None:
+        """Note a call of the attention interface with the allowed cells ``[B|1, H|1, Q, K]``."""
+        self.events.append(_event(module, "interface", heads, allowed))
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Note nothing meanwhile."""
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
 
     def _note_fused(self, query: Tensor, key: Tensor, *rest: Any, **kwargs: Any) -> None:
         mask = kwargs.get("attn_mask", rest[1] if len(rest) > 1 else None)
@@ -132,19 +146,6 @@ def _event(module: nn.Module, route: str, heads: int, allowed: Tensor) -> Event:
     return Event(module, route, heads, queries, keys, causal)
 
 
-def recorded(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
-) -> tuple[Tensor, Tensor | None] | None:
-    """Note a call of the attention interface and answer it with stock eager attention; None without a dry run."""
-    recorder: Recorder | None = getattr(_current, "recorder", None)
-    if recorder is None:
-        return None
-    allowed = allowed_by(attention_mask, (query.shape[-2], key.shape[-2]), query.device)
-    recorder.events.append(_event(module, "interface", query.shape[1], allowed))
-    recorder.paused = True  # the stock function's own softmax is this event, not another one
-    try:
-        return interface.eager(module)(
-            module, query, key, value, interface.additive(attention_mask, query.dtype), **arguments
-        )
-    finally:
-        recorder.paused = False
+def current_recorder() -> Recorder | None:
+    """The recorder of the dry run of this thread; None when there is none."""
+    return getattr(_current, "recorder", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -11,7 +11,8 @@ from ..core.call import Call
 from ..core.plan import Plan
 from ..core.site import Site
 from ..errors import SiteError
-from .masks import Stream, make_call
+from .architectures import DEFAULT, Facts
+from .masks import MaskFacts, Stream, make_call
 
 if TYPE_CHECKING:
     from .discover import Map
@@ -45,7 +46,7 @@ class Session:
         self._layer_counts.clear()
 
     def saw_real(self) -> bool:
-        """Whether the last pass had any real token; a model that tells of none (without self-attention) counts too."""
+        """Whether the last pass had any real token; True too where no self-attention showed which tokens are real."""
         return not self.streams or any(bool(stream.real.any()) for stream in self.streams.values())
 
     def knows(self, module: nn.Module) -> bool:
@@ -60,7 +61,7 @@ class Session:
         return True
 
     def next_site(self, module: nn.Module) -> Site | None:
-        """The site of the module's next attention call; None when that call is no attention over keys."""
+        """The site of the module's next attention call; None when that call is not attention over keys."""
         events = self.map.events[id(module)]
         count = self._counts.get(id(module), 0)
         self._counts[id(module)] = count + 1
@@ -70,7 +71,7 @@ class Session:
         return site
 
     def next_layer(self, module: nn.Module) -> Site | None:
-        """The self-attention site of the layer whose call begins; None when the module is no layer."""
+        """The self-attention site of the layer whose call begins; None when the module is not a layer."""
         sites = self.map.layers.get(id(module))
         if sites is None:
             return None
@@ -99,8 +100,12 @@ class Firing:
         """Whether nothing is to be done at this call."""
         return self.site is None or not (self.plan.edits or self.plan.stats)
 
-    def call(self, allowed: Tensor, **known: Any) -> Call:
-        """The call with everything that is known about it."""
+    @property
+    def architecture(self) -> Facts:
+        """What the table of architectures says about the model."""
+        return self.sessions[0].map.facts if self.sessions else DEFAULT
+
+    def call(self, mask: MaskFacts, **tensors: Tensor) -> Call:
+        """The call with everything that is known about it; ``tensors`` as in :func:`make_call`."""
         assert self.site is not None
-        session = self.sessions[0]
-        return make_call(self.site, session.map.facts, allowed, session.streams, **known)
+        return make_call(self.site, mask, self.sessions[0].streams, **tensors)

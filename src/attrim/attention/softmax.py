@@ -8,12 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
+from ..core.call import Call
 from ..core.plan import Softmax, guarded_softmax
+from ..core.site import Site
 from ..errors import SiteError
+from .masks import MaskFacts, allowed_in
+from .session import Firing, active
 
 Attention = Callable[[Tensor, Softmax], Tensor]
 
@@ -21,10 +25,6 @@ SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax, torch.special.soft
 PRODUCTS = {
     torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum, torch.baddbmm, Tensor.baddbmm,
 }  # fmt: skip
-
-# Cells whose score is below this bar are forbidden. Masks add the dtype's minimum, -inf, -1e30, -65500 or, at the
-# least, -10000; position biases (ALiBi at 8000 tokens) stay above -5000.
-FORBIDDEN = -5000.0
 
 _modes = threading.local()
 
@@ -101,6 +101,61 @@ class SoftmaxMode(TorchFunctionMode):
         return result
 
 
+def run_private(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a module's forward with its private softmax edited and watched; a module without one runs as it is."""
+    sessions = active.get()
+    if not any(id(module) in session.map.softmax_modules for session in sessions):
+        if any(id(module) in session.map.fused_layers for session in sessions):
+            # Torch uses its fused kernel, which hides the attention, only while no function mode is active.
+            with BaseTorchFunctionMode():
+                return forward(*args, **kwargs)
+        return forward(*args, **kwargs)
+    current: list[tuple[Firing, Call]] = []
+
+    def attention(scores: Tensor, function: Softmax) -> Tensor:
+        firing = Firing(module)
+        current.clear()
+        if firing.site is None:
+            return function(scores)
+        heads = as_heads(scores, firing.site.heads, firing.site.name)
+        mask = MaskFacts(allowed_in(heads), padding_sees_itself=firing.architecture.padding_sees_itself)
+        call = firing.call(mask)
+        if firing.idle:
+            return function(scores)
+        current.append((firing, call))
+        if any(firing.plan.touches(moment) for moment in ("query", "key", "value")):
+            raise SiteError(
+                f"{call.site.name} computes its attention in private, so queries, keys and values cannot be watched "
+                "there; watch scores, weights or output, or leave the site out with Select(names=...)."
+            )
+        return as_before(firing.plan.weights(heads, call, function), scores.shape)
+
+    def product(output: Tensor) -> Tensor:
+        if not current:
+            return output
+        firing, call = current.pop()
+        if not firing.plan.touches("output"):
+            return output
+        if output.shape[-2] != call.allowed.shape[-2]:
+            raise SiteError(_no_output(call.site, f"laid out as {tuple(output.shape)}"))
+        heads = as_heads(output, call.site.heads, call.site.name)
+        return as_before(firing.plan.output(heads, call), output.shape)
+
+    follow = any(plan.touches("output") for session in sessions for plan in session.plans.values())
+    with SoftmaxMode(attention, product if follow else None):
+        result = forward(*args, **kwargs)
+    if follow and current and current[0][0].plan.touches("output"):
+        raise SiteError(_no_output(current[0][1].site, "never seen before the heads are mixed"))
+    return result
+
+
+def _no_output(site: Site, why: str) -> str:
+    return (
+        f"The output of {site.name} is {why}, so its heads cannot be edited or watched there; "
+        "use an edit of weights, or leave the site out with Select(names=...)."
+    )
+
+
 def scaled_dot_product_attention(
     attention: Attention,
     query: Tensor,
@@ -163,8 +218,8 @@ def as_heads(scores: Tensor, heads: int, name: str) -> Tensor:
             scores = scores.movedim(1, -3)
         return scores.reshape(-1, heads, *scores.shape[-2:])
     raise SiteError(
-        f"The scores at {name} have the shape {tuple(scores.shape)}, which is no layout of {heads} heads that attrim "
-        "knows; leave the site out with Select(names=...) or report the architecture."
+        f"The scores at {name} have the shape {tuple(scores.shape)}, which is not a layout of {heads} heads that "
+        "attrim knows; leave the site out with Select(names=...) or report the architecture."
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import edit
-from ..attention.example import make_example
+from ..attention.example import make_example, run_example
 from ..core.modes import in_mode
 from ..edits.base import Edit
 from ..errors import ShapeError, SiteError
@@ -24,11 +24,11 @@ def require_same(model: nn.Module, baked: nn.Module, edits: Sequence[Edit], exam
     with torch.inference_mode(), in_mode(model, training=False), in_mode(baked, training=False):
         try:
             with edit(model, *edits, example=example):
-                expected = _tensors(_call(model, inputs))
+                expected = _tensors(run_example(model, inputs))
         except ShapeError:
             return  # the matrices are smaller than the input, and either model says so when it is used
         try:
-            found = _tensors(_call(baked, inputs))
+            found = _tensors(run_example(baked, inputs))
         except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
             cause = str(error).splitlines()[0][:200]
             raise SiteError(_sentence(model, f"it no longer runs ({type(error).__name__}: {cause})")) from error
@@ -44,12 +44,6 @@ def _sentence(model: nn.Module, what: str) -> str:
         f"{type(model).__name__} was baked on a guess about its code and {what}; use attrim.edit instead, and please "
         "report the architecture."
     )
-
-
-def _call(model: nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, Tensor):
-        return model(inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(**inputs)
 
 
 def _tensors(result: Any) -> list[Tensor]:

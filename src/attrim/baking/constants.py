@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..attention.masks import Factors, version_of
 from ..core.call import Call
 from ..edits.constant import Outside, constant, row_mass
 from ..edits.positions import gather, require_covered
 from ..edits.rows import FLOOR, precise
 from ..kernels.blocks import CELLS
-from .reading import Reading
 
 FEW = 4
 """Up to so many examples go one by one where the matrices stay in cache. It is the faster way (2.4 ms against 3.0 ms
@@ -64,17 +64,24 @@ class Constants(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_crop": None}
 
-    def forward(self, value: Tensor, reading: Reading, dropout: float = 0.0, out: Tensor | None = None) -> Tensor:
-        """Values ``[B, C, K, D]`` to the outputs ``[B, Q, C, D]`` of the heads, written to ``out`` if it is given."""
-        queries, keys = reading.call.allowed.shape[-2:]
+    def forward(
+        self, value: Tensor, call: Call, factors: Factors | None, dropout: float = 0.0, out: Tensor | None = None
+    ) -> Tensor:
+        """Values ``[B, C, K, D]`` to the outputs ``[B, Q, C, D]`` of the heads, written to ``out`` if it is given.
+
+        Parameters
+        ----------
+        factors : the call's mask as pattern and real keys, where it is such a product and texts start at position 0.
+        """
+        queries, keys = call.allowed.shape[-2:]
         inside = queries <= self.matrix.shape[1] and keys <= self.matrix.shape[2]
         gradients = torch.is_grad_enabled() and value.requires_grad
-        if reading.plain and inside and dropout == 0.0:
-            output = self._product(value, reading, out)
+        if factors is not None and inside and dropout == 0.0:
+            output = self._product(value, (queries, keys), factors, out)
         elif gradients or dropout > 0.0:
-            output = self._weighted(value, reading.call, dropout)
+            output = self._weighted(value, call, dropout)
         else:
-            output = self._masked(value, reading.call, _room(value, queries) if out is None else out)
+            output = self._masked(value, call, _room(value, queries) if out is None else out)
         return output if out is None or output is out else out.copy_(output)
 
     def _cells(self, call: Call) -> Tensor:
@@ -104,11 +111,11 @@ class Constants(nn.Module):
             torch.mul(product.transpose(1, 2), _examples(scale, part), out=out[part])
         return out
 
-    def _product(self, value: Tensor, reading: Reading, out: Tensor | None) -> Tensor:
-        """Structure and padding only."""
-        shift, keys = reading.shift, reading.keys
-        queries, length = reading.call.allowed.shape[-2:]
-        crop = self._cropped(queries, length, reading.pattern, value.dtype)
+    def _product(self, value: Tensor, shape: tuple[int, int], factors: Factors, out: Tensor | None) -> Tensor:
+        """Structure and padding only; ``shape`` is the numbers of queries and keys."""
+        shift, keys = factors.shift, factors.keys
+        queries = shape[0]
+        crop = self._cropped(*shape, factors.pattern, value.dtype)
         scale = crop.scale
         if shift is not None:
             value = value.take_along_dim(shift[:, None, :, None], 2)
@@ -134,7 +141,7 @@ class Constants(nn.Module):
         if (
             crop is None
             or crop.source is not self.matrix
-            or crop.version != _version(self.matrix)
+            or crop.version != version_of(self.matrix)
             or crop.pattern is not pattern
             or crop.matrix.shape[1:] != (queries, keys)
             or crop.matrix.dtype != dtype
@@ -151,12 +158,7 @@ def _crop(source: Tensor, queries: int, keys: int, pattern: Tensor | None, dtype
     matrix = matrix.to(dtype)
     magnitude = matrix.abs() if bool((matrix < 0).any()) else matrix
     mass = magnitude.sum(-1, dtype=precise(dtype)).clamp_min(FLOOR)
-    return Crop(source, _version(source), pattern, matrix, magnitude, mass.reciprocal().t()[None, :, :, None])
-
-
-def _version(tensor: Tensor) -> int:
-    """How often a tensor was changed in place (loading weights does that)."""
-    return 0 if tensor.is_inference() else tensor._version
+    return Crop(source, version_of(source), pattern, matrix, magnitude, mass.reciprocal().t()[None, :, :, None])
 
 
 def _room(value: Tensor, queries: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a forward pass costs: parameters, constants and floating point operations."""
+"""What a forward pass costs: parameters, constants and operations, counted; and seconds, measured side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Attention with some heads gone and some fixed, on the interface route."""
+"""Attention with some heads gone and some fixed, on both routes.
+
+On the interface route :class:`Baked` answers the module's attention function. A module with a private softmax computes
+its own heads as before, and :class:`Beside` adds the constant ones.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from torch import Tensor, nn
 
 from ..attention import interface
 from ..attention.architectures import Facts
-from ..attention.masks import Stream
+from ..attention.masks import Factors, MaskFacts, Stream, make_call, note_offsets
+from ..core.call import Call
+from ..core.site import Site
 from .constants import Constants
 from .planning import Layer
 from .projections import Projections
-from .reading import read
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -32,7 +37,7 @@ class Baked(nn.Module):
     layer : which heads are kept and which are constant.
     keys, kept_values, constant_values : the entries on the head axis of keys and values that the heads use.
     streams : where self-attention leaves the positions that cross-attention needs, one for the whole model.
-    tells : whether cross-attention with constant heads asks for the positions of this module's queries.
+    feeds_stream : whether cross-attention with constant heads needs the positions of this module's queries.
     """
 
     def __init__(
@@ -43,14 +48,14 @@ class Baked(nn.Module):
         constant_values: Sequence[int],
         facts: Facts,
         streams: dict[str, Stream],
-        tells: bool,
+        feeds_stream: bool,
     ) -> None:
         super().__init__()
         self.layer = layer
         self.keys, self.kept_values, self.constant_values = tuple(keys), tuple(kept_values), tuple(constant_values)
         self.facts = facts
         self.streams = streams
-        self.tells = tells
+        self.feeds_stream = feeds_stream
         self.calls = nn.ModuleList(Constants(shape, layer.outside) for shape in layer.shapes)
         self.count = 0
 
@@ -77,10 +82,15 @@ class Baked(nn.Module):
         weights = None
         kept = len(self.layer.kept)
         heads = kept + len(self.layer.constant)
-        if self.calls or self.tells:
-            shape = query.shape[-2], key.shape[-2]
-            site = self.layer.sites[place]
-            reading = read(attention_mask, shape, value.device, site, self.facts, self.streams, causal)
+        if self.calls or self.feeds_stream:
+            mask = MaskFacts.of(
+                attention_mask,
+                (query.shape[-2], key.shape[-2]),
+                value.device,
+                causal=causal,
+                padding_sees_itself=self.facts.padding_sees_itself,
+            )
+            call, factors = read_call(self.layer.sites[place], mask, self.streams)
         if kept:
             bias = arguments.get("position_bias")
             if bias is not None and bias.shape[1] not in (1, kept):
@@ -94,11 +104,11 @@ class Baked(nn.Module):
         constants, dropout = self.calls[place], float(arguments.get("dropout") or 0.0)
         value = _take(value, self.constant_values)
         if torch.is_grad_enabled() or not kept:
-            output = constants(value, reading, dropout)
+            output = constants(value, call, factors, dropout)
             return torch.cat([attending, output], dim=2) if kept else output, weights
         output = value.new_empty(query.shape[0], query.shape[2], heads, value.shape[3])
         output[:, :, :kept] = attending
-        constants(value, reading, dropout, output[:, :, kept:])
+        constants(value, call, factors, dropout, output[:, :, kept:])
         return output, weights
 
 
@@ -118,7 +128,7 @@ def register() -> None:
     AttentionInterface.register(interface.BAKED["sdpa"], _with_sdpa)
     AttentionMaskInterface.register(interface.BAKED["sdpa"], _sdpa_mask)
     AttentionInterface.register(interface.BAKED["eager"], _with_eager)
-    AttentionMaskInterface.register(interface.BAKED["eager"], interface.mask)
+    AttentionMaskInterface.register(interface.BAKED["eager"], interface.make_mask)
 
 
 def _with_sdpa(
@@ -147,15 +157,23 @@ def _with_eager(
 
 
 def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Tensor | None:
-    """The mask that SDPA gets, carrying the offsets of a cache; none only where the shapes alone tell the offsets."""
+    """The mask that SDPA gets, with the offsets of a cache noted; None only where the shapes imply the offsets."""
     from transformers.masking_utils import sdpa_mask
 
-    told = int(kv_offset) == 0 and int(q_offset) + arguments["q_length"] == arguments["kv_length"]
-    arguments["allow_is_causal_skip"] = told and arguments.get("allow_is_causal_skip", True)
-    result = sdpa_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
-    if result is not None:
-        result.attrim_offsets = (int(q_offset), int(kv_offset))  # type: ignore[attr-defined]
-    return result
+    implied = int(kv_offset) == 0 and int(q_offset) + arguments["q_length"] == arguments["kv_length"]
+    arguments["allow_is_causal_skip"] = implied and arguments.get("allow_is_causal_skip", True)
+    mask = sdpa_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
+    if mask is not None:
+        note_offsets(mask, q_offset, kv_offset)
+    return mask
+
+
+def read_call(site: Site, mask: MaskFacts, streams: dict[str, Stream]) -> tuple[Call, Factors | None]:
+    """The call at a site, and the factors of its mask where every text starts at position 0 and there are any."""
+    call = make_call(site, mask, streams)
+    if call.position or call.key_position or call.query_lead is not call.key_lead:
+        return call, None
+    return call, mask.factors
 
 
 class Beside(nn.Module):
@@ -180,15 +198,16 @@ class Beside(nn.Module):
         """The joined outputs ``[B, Q, C x D]`` of the constant heads from states ``[B, K, hidden]``."""
         place = self.count % len(self.layer.sites)
         self.count = place + 1
-        if mask is not None and self.row.real_is_one:
-            known = getattr(mask, "attrim_boolean", None)
-            if known is None:
-                known = mask.attrim_boolean = mask.bool()  # type: ignore[attr-defined]
-            mask = known
-        shape = queries, states.shape[1]
-        reading = read(mask, shape, states.device, self.layer.sites[place], self.facts, self.streams)
+        facts = MaskFacts.of(
+            mask,
+            (queries, states.shape[1]),
+            states.device,
+            padding_sees_itself=self.facts.padding_sees_itself,
+            one_is_real=self.row.real_is_one,
+        )
+        call, factors = read_call(self.layer.sites[place], facts, self.streams)
         value = self.value(states).unflatten(-1, (len(self.layer.constant), -1)).transpose(1, 2)
-        return self.calls[place](value, reading, dropout).flatten(2)
+        return self.calls[place](value, call, factors, dropout).flatten(2)
 
 
 class WithConstants:

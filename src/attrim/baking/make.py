@@ -1,19 +1,18 @@
-"""``attrim.bake`` and ``attrim.load``."""
+"""``attrim.bake``: from a model and edits to a smaller model."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ..attention.discover import find_sites
 from ..core.site import Site
 from ..edits.base import Edit
-from ..errors import ArtefactError, ParameterError, require_all, require_model
+from ..errors import ParameterError, require_all, require_model
 from .check import require_same
-from .model import BakedModel, baked_class, read_sidecar
-from .planning import Layer, plan_layers, plan_sites
+from .model import BakedModel, baked_class
+from .planning import Layer, crossed_streams, plan_layers, plan_sites
 from .surgery import fill, fold, operate
 
 
@@ -48,7 +47,7 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     sites = find_sites(model, example)
     plans = plan_sites(sites, edits)
     layers = plan_layers(plans, sites)
-    everything = [*layers, *_tellers(layers, sites)]
+    everything = [*layers, *_feeding_layers(layers, sites)]
     baked = copy.deepcopy(model)
     fold(baked, layers, plans)
     operate(baked, everything)
@@ -58,37 +57,12 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     return baked
 
 
-def _tellers(layers: Sequence[Layer], sites: Sequence[Site]) -> list[Layer]:
-    """Self-attention that is not baked but tells cross-attention which position a step of generation is at."""
-    crossed = {
-        site.streams[0] for layer in layers if layer.constant for site in layer.sites if len(set(site.streams)) == 2
-    }
+def _feeding_layers(layers: Sequence[Layer], sites: Sequence[Site]) -> list[Layer]:
+    """Self-attention that is not baked itself but gives baked cross-attention the positions of its queries."""
+    crossed = crossed_streams(layers)
     baked = {layer.path for layer in layers}
     return [
         Layer(site.path, (site,), tuple(range(site.heads)))
         for site in sites
         if site.path not in baked and site.streams[0] == site.streams[1] in crossed and site.route == "interface"
     ]
-
-
-def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any:
-    """Load a baked model that ``save_pretrained`` wrote, in evaluation mode.
-
-    Parameters
-    ----------
-    dtype : number type of the weights; ``auto`` is the one that they were saved with.
-    """
-    from ..models.loading import quiet
-    from ..models.sources import one_sentence
-
-    parts = read_sidecar(folder)
-    with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
-        model, report = baked_class(*parts).from_pretrained(  # type: ignore[attr-defined]
-            folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=dtype
-        )
-    if report["missing_keys"]:
-        raise ArtefactError(
-            f"The baked model in {str(folder)!r} lacks {len(report['missing_keys'])} weights (such as "
-            f"{sorted(report['missing_keys'])[0]}); bake and save it again."
-        )
-    return model.to(device).eval()

@@ -39,6 +39,11 @@ class SitePlan:
         """The heads that contribute nothing."""
         return {head for head in range(self.site.heads) if self.factors[head] == 0}
 
+    @property
+    def constant(self) -> set[int]:
+        """The heads that follow a fixed matrix and contribute something."""
+        return self.matrices.keys() - self.gone
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -124,20 +129,25 @@ def plan_layers(plans: dict[Site, SitePlan], sites: Sequence[Site]) -> list[Laye
     for path in dict.fromkeys(site.path for site in plans):
         served = tuple(site for site in sites if site.path == path)
         first = plans.get(served[0])
-        for site in served:
-            plan = plans.get(site)
-            same = plan is not None and first is not None and plan.gone == first.gone
-            if not same or plan.matrices.keys() - plan.gone != first.matrices.keys() - first.gone:  # type: ignore[union-attr]
-                raise SiteError(
-                    f"{' and '.join(other.name for other in served[:2])} are one module, so the same heads must be "
-                    "constant or removed at all of its sites; choose them alike."
-                )
-        assert first is not None
-        constant = tuple(sorted(first.matrices.keys() - first.gone))
+        if first is None or any(site not in plans or not _same_heads(plans[site], first) for site in served):
+            raise SiteError(
+                f"{' and '.join(other.name for other in served[:2])} are one module, so the same heads must be "
+                "constant or removed at all of its sites; choose them alike."
+            )
+        constant = tuple(sorted(first.constant))
         kept = tuple(head for head in range(first.site.heads) if head not in first.gone and head not in constant)
         shapes = tuple((*matrices_of(plans[site], constant).shape,) for site in served) if constant else ()
         layers.append(Layer(path, served, kept, constant, shapes, first.outside))
     return layers
+
+
+def _same_heads(plan: SitePlan, other: SitePlan) -> bool:
+    return plan.gone == other.gone and plan.constant == other.constant
+
+
+def crossed_streams(layers: Iterable[Layer]) -> set[str]:
+    """The streams whose queries ask in cross-attention with constant heads."""
+    return {site.streams[0] for layer in layers if layer.constant for site in layer.sites if len(set(site.streams)) > 1}
 
 
 def matrices_of(plan: SitePlan, heads: Sequence[int]) -> Tensor:

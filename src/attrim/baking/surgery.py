@@ -15,7 +15,7 @@ from ..attention.masks import Stream
 from ..core.site import Site
 from ..errors import ArtefactError, SiteError
 from .heads import Baked, Beside, WithBias, WithConstants, mixed, register
-from .planning import Layer, SitePlan, matrices_of
+from .planning import Layer, SitePlan, crossed_streams, matrices_of
 from .projections import Projections, row_of
 from .tensors import (
     Padded,
@@ -47,7 +47,7 @@ class Cut:
         else:
             self.size, self.key_heads = 1, heads
 
-    def on_interface(self, known: Facts, streams: dict[str, Stream], tells: bool) -> bool:
+    def on_interface(self, known: Facts, streams: dict[str, Stream], feeds_stream: bool) -> bool:
         """Cut a module that calls an attention function; whether it needs a special one."""
         kept, constant = self.layer.kept, self.layer.constant
         group = self.layer.heads // self.key_heads
@@ -71,10 +71,10 @@ class Cut:
             take_columns(self.output, rows_of([*kept, *constant], self.size))
         else:  # Conv1D cannot do without inputs
             setattr(self.module, self.row.output, as_linear(self.output.weight.t()[:, :0], self.output.bias))
-        special = bool(constant) or not kept or not regular or self.row.indexed or tells
+        special = bool(constant) or not kept or not regular or self.row.indexed or feeds_stream
         if special:
             self.module.attrim_baked = Baked(
-                self.layer, keys, tuple(kept_values), tuple(constant_values), known, streams, tells
+                self.layer, keys, tuple(kept_values), tuple(constant_values), known, streams, feeds_stream
             )
         return special
 
@@ -184,16 +184,14 @@ def operate(model: Any, layers: Iterable[Layer]) -> None:
     layers = list(layers)
     known = facts(getattr(model.config, "model_type", None))
     streams: dict[str, Stream] = {}
-    crossed = {
-        site.streams[0] for layer in layers if layer.constant for site in layer.sites if len(set(site.streams)) > 1
-    }
+    crossed = crossed_streams(layers)
     special = False
     for layer in layers:
         module = find(model, layer.path)
         row = row_of(module, layer.sites[0])
         if row.route == "interface":
-            tells = any(site.streams[0] == site.streams[1] in crossed for site in layer.sites)
-            special |= Cut(model, module, row, layer).on_interface(known, streams, tells)
+            feeds_stream = any(site.streams[0] == site.streams[1] in crossed for site in layer.sites)
+            special |= Cut(model, module, row, layer).on_interface(known, streams, feeds_stream)
         else:
             Cut(model, module, row, layer).in_private(known, streams)
     if special:

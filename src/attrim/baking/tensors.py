@@ -56,7 +56,7 @@ class Padded(nn.Linear):
 
 def rows_of(heads: Sequence[int], size: int, first: int = 0, step: int | None = None) -> Tensor:
     """The rows of some heads: ``size`` rows each, head 0 at ``first``, the next ``step`` (default size) rows later."""
-    # On the CPU by name, because models are built inside of a context that puts everything nowhere (meta).
+    # On the CPU explicitly, because models are built in a context whose default is the meta device.
     begins = torch.tensor(heads, dtype=torch.int64, device="cpu") * (size if step is None else step) + first
     return (begins[:, None] + torch.arange(size, device="cpu")).flatten()
 

@@ -34,6 +34,9 @@ class Method:
     scopes: tuple[Scope, ...] = ()
     registered_name: str = ""
 
+    def __post_init__(self) -> None:
+        self.__doc__ = self.build.__doc__
+
     @property
     def options(self) -> dict[str, inspect.Parameter]:
         """The options of the method by name."""

@@ -152,7 +152,7 @@ class Codebook:
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> Codebook:
-        """The inverse of :meth:`state`; refuses what is no codebook."""
+        """The inverse of :meth:`state`; refuses what is not a codebook."""
         if not {"edges", "values"} <= state.keys() <= {"edges", "values", "name", "bits", "scope", "tie"}:
             raise ParameterError(f"A codebook has edges and values, not {', '.join(map(str, state)) or 'nothing'}.")
         return cls(**state)

@@ -1,8 +1,8 @@
-"""Where the range of a quantiser should begin and end, from the distribution of the weights.
+"""Codebooks fitted to the distribution of the weights: Lloyd-Max, and the calibrated range of an integer quantiser.
 
-Two searches: a grid of ranges, and the one of TensorRT's calibration
-(https://developer.nvidia.com/tensorrt, "8-bit inference with TensorRT", GTC 2017), turned round: what is cut off
-here are the small values. Both keep the range with the least divergence between the histograms before and after.
+The range of a calibrated quantiser comes from one of two searches: a grid of ranges, or that of TensorRT's calibration
+(https://developer.nvidia.com/tensorrt, "8-bit inference with TensorRT", GTC 2017), turned round: what is cut off here
+are the small values. Both keep the range with the least divergence between the histograms before and after.
 """
 
 from __future__ import annotations
@@ -28,6 +28,104 @@ GRID_BINS = 200
 SEARCH_BINS = 2048
 LOG_FLOOR = 1e-4
 Array = NDArray[numpy.float64]
+ROUNDS = 500
+CLOSE = 1e-12
+EXACT_LEVELS = 31
+EXACT_VALUES = 640
+"""So many of the largest values are told apart by the exact start: 20 octaves of a histogram."""
+Search = Literal["grid", "entropy"]
+
+
+@fitted("lloyd-max", "head", "layer")
+def lloyd_max(values: Tensor, counts: Tensor, bits: int) -> Codebook:
+    """Levels that are the means of their bins, with edges halfway between them; the lowest level is zero.
+
+    Parameters
+    ----------
+    values, counts : float64 ``[N]``, growing, and how often each occurs.
+
+    Notes
+    -----
+    Zero takes part but does not move.
+    """
+    used = (counts > 0) & (values > 0)
+    values, counts = values[used], counts[used]
+    if len(values) == 0:
+        return codebook(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    number = min(2**bits - 1, len(values))
+    sums = torch.nn.functional.pad(torch.stack([counts, counts * values]).cumsum(-1), (1, 0))
+    levels = (_best_start if number <= EXACT_LEVELS else _smooth_start)(values, counts, number)
+    for _ in range(ROUNDS):
+        below = torch.cat([levels.new_zeros(1), levels[:-1]])
+        places = torch.searchsorted(values, (below + levels) / 2)
+        places = torch.cat([places, places.new_tensor([len(values)])])
+        count, total = sums[:, places].diff(dim=-1)
+        moved = torch.where(count > 0, total / count.clamp_min(1e-300), levels)
+        moved = moved.cummax(-1).values  # rounding must not carry a level past the next one
+        still = bool((moved - levels).abs().max() <= CLOSE)
+        levels = moved
+        if still:
+            break
+    below = torch.cat([levels.new_zeros(1), levels[:-1]])
+    return codebook((below + levels) / 2, levels)
+
+
+def _smooth_start(values: Tensor, counts: Tensor, number: int) -> Tensor:
+    """Float64 ``[number]``: even quantiles of the cube root of the density, which is the limit for many levels."""
+    widths = torch.diff(values, prepend=values.new_zeros(1)).clamp_min(1e-300)
+    density = (counts / widths) ** (1 / 3) * widths
+    share = density.cumsum(-1) / density.sum()
+    wanted = (torch.arange(number, dtype=torch.float64) + 0.5) / number
+    return values[torch.searchsorted(share, wanted).clamp_max(len(values) - 1)]
+
+
+def _best_start(values: Tensor, counts: Tensor, number: int) -> Tensor:
+    """Float64 ``[number]``: the best levels beside zero, by dynamic programming over where their bins begin."""
+    extra = max(len(values) - EXACT_VALUES, 0)  # the smallest values are taken together
+    sums = torch.stack([counts, counts * values, counts * values**2]).cumsum(-1)
+    sums = torch.nn.functional.pad(sums, (1, 0))[:, torch.tensor([0, *range(extra + 1, len(values) + 1)])]
+    count, total, square = (row[None, :] - row[:, None] for row in sums)
+    cost = (square - total**2 / count.clamp_min(1e-300)).clamp_min(0)
+    # A bin must hold something: the cost of an empty one, or of one that ends before it begins, is out of reach.
+    cost = cost.masked_fill(count <= 0, float("inf"))
+    best, begins = sums[2], []
+    for _ in range(number):
+        best, begin = (best[:, None] + cost).min(0)
+        begins.append(begin)
+    end, levels = cost.shape[0] - 1, []
+    for begin in reversed(begins):
+        start = int(begin[end])
+        levels.append(total[start, end] / count[start, end])
+        end = start
+    return torch.stack(levels[::-1])
+
+
+@fitted("calibrated-linear", "layer", "head")
+def calibrated_linear(values: Tensor, counts: Tensor, bits: int = 8, search: Search = "grid") -> Codebook:
+    """``quant-8-linear`` with the range that the ``search`` finds."""
+    return _calibrated(values, counts, bits, search, quant_8_linear, logarithmic=False)
+
+
+@fitted("calibrated-log", "layer", "head")
+def calibrated_log(values: Tensor, counts: Tensor, bits: int = 8, search: Search = "grid") -> Codebook:
+    """``quant-8-log`` with the range that the ``search`` finds."""
+    return _calibrated(values, counts, bits, search, quant_8_log, logarithmic=True)
+
+
+def _calibrated(
+    values: Tensor,
+    counts: Tensor,
+    bits: int,
+    search: Search,
+    make: Callable[[int, float, float], Codebook],
+    logarithmic: bool,
+) -> Codebook:
+    if search not in get_args(Search):
+        raise UnknownName("search", search, get_args(Search))
+    if search == "entropy":
+        return make(bits, entropy_search(values, counts, bits, logarithmic), 1.0)
+    low, high = grid_search(values, counts, lambda low, high: make(bits, low, high), logarithmic)
+    return make(bits, low, high)
 
 
 def grid_search(
@@ -96,108 +194,6 @@ def _grouped(mass: Array, groups: int) -> Array:
 def _histogram(values: Tensor, counts: Tensor) -> Array:
     places = (values * GRID_BINS).long().clamp(0, GRID_BINS - 1)
     return torch.bincount(places, counts, GRID_BINS).numpy()
-
-
-ROUNDS = 500
-CLOSE = 1e-12
-EXACT_LEVELS = 31
-EXACT_VALUES = 640
-"""So many of the largest values are told apart by the exact start: 20 octaves of a histogram."""
-
-
-@fitted("lloyd-max", "head", "layer")
-def lloyd_max(values: Tensor, counts: Tensor, bits: int) -> Codebook:
-    """Levels that are the means of their bins, with edges halfway between them; the lowest level is zero.
-
-    Parameters
-    ----------
-    values, counts : float64 ``[N]``, growing, and how often each occurs.
-
-    Notes
-    -----
-    Zero takes part but does not move.
-    """
-    used = (counts > 0) & (values > 0)
-    values, counts = values[used], counts[used]
-    if len(values) == 0:
-        return codebook(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
-    number = min(2**bits - 1, len(values))
-    sums = torch.nn.functional.pad(torch.stack([counts, counts * values]).cumsum(-1), (1, 0))
-    levels = (_best_start if number <= EXACT_LEVELS else _smooth_start)(values, counts, number)
-    for _ in range(ROUNDS):
-        below = torch.cat([levels.new_zeros(1), levels[:-1]])
-        places = torch.searchsorted(values, (below + levels) / 2)
-        places = torch.cat([places, places.new_tensor([len(values)])])
-        count, total = sums[:, places].diff(dim=-1)
-        moved = torch.where(count > 0, total / count.clamp_min(1e-300), levels)
-        moved = moved.cummax(-1).values  # rounding must not carry a level past the next one
-        still = bool((moved - levels).abs().max() <= CLOSE)
-        levels = moved
-        if still:
-            break
-    below = torch.cat([levels.new_zeros(1), levels[:-1]])
-    return codebook((below + levels) / 2, levels)
-
-
-def _smooth_start(values: Tensor, counts: Tensor, number: int) -> Tensor:
-    """Float64 ``[number]``: even quantiles of the cube root of the density, which is the limit for many levels."""
-    widths = torch.diff(values, prepend=values.new_zeros(1)).clamp_min(1e-300)
-    density = (counts / widths) ** (1 / 3) * widths
-    share = density.cumsum(-1) / density.sum()
-    wanted = (torch.arange(number, dtype=torch.float64) + 0.5) / number
-    return values[torch.searchsorted(share, wanted).clamp_max(len(values) - 1)]
-
-
-def _best_start(values: Tensor, counts: Tensor, number: int) -> Tensor:
-    """Float64 ``[number]``: the best levels beside zero, by dynamic programming over where their bins begin."""
-    extra = max(len(values) - EXACT_VALUES, 0)  # the smallest values are taken together
-    sums = torch.stack([counts, counts * values, counts * values**2]).cumsum(-1)
-    sums = torch.nn.functional.pad(sums, (1, 0))[:, torch.tensor([0, *range(extra + 1, len(values) + 1)])]
-    count, total, square = (row[None, :] - row[:, None] for row in sums)
-    cost = (square - total**2 / count.clamp_min(1e-300)).clamp_min(0)
-    # A bin must hold something: the cost of an empty one, or of one that ends before it begins, is out of reach.
-    cost = cost.masked_fill(count <= 0, float("inf"))
-    best, begins = sums[2], []
-    for _ in range(number):
-        best, begin = (best[:, None] + cost).min(0)
-        begins.append(begin)
-    end, levels = cost.shape[0] - 1, []
-    for begin in reversed(begins):
-        start = int(begin[end])
-        levels.append(total[start, end] / count[start, end])
-        end = start
-    return torch.stack(levels[::-1])
-
-
-Search = Literal["grid", "entropy"]
-
-
-@fitted("calibrated-linear", "layer", "head")
-def calibrated_linear(values: Tensor, counts: Tensor, bits: int = 8, search: Search = "grid") -> Codebook:
-    """``quant-8-linear`` with the range that the ``search`` finds."""
-    return _calibrated(values, counts, bits, search, quant_8_linear, logarithmic=False)
-
-
-@fitted("calibrated-log", "layer", "head")
-def calibrated_log(values: Tensor, counts: Tensor, bits: int = 8, search: Search = "grid") -> Codebook:
-    """``quant-8-log`` with the range that the ``search`` finds."""
-    return _calibrated(values, counts, bits, search, quant_8_log, logarithmic=True)
-
-
-def _calibrated(
-    values: Tensor,
-    counts: Tensor,
-    bits: int,
-    search: Search,
-    make: Callable[[int, float, float], Codebook],
-    logarithmic: bool,
-) -> Codebook:
-    if search not in get_args(Search):
-        raise UnknownName("search", search, get_args(Search))
-    if search == "entropy":
-        return make(bits, entropy_search(values, counts, bits, logarithmic), 1.0)
-    low, high = grid_search(values, counts, lambda low, high: make(bits, low, high), logarithmic)
-    return make(bits, low, high)
 
 
 def bin_values() -> Tensor:

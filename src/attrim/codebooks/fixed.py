@@ -1,4 +1,7 @@
-"""Evenly spaced points between two ends, rounded once: the edges and values of all fixed codebooks lie on them."""
+"""Codebooks whose levels do not depend on the weights: evenly spaced, logarithmic, clamped, powers of two.
+
+All edges and values lie on evenly spaced points between two ends, which are computed exactly and rounded once.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from .codebook import Codebook
 
 DIGITS = 50
 """Working precision: a tie such as 0.01 in a grid from 0.001 to 1 lands on the very float64 that a user writes."""
+PRUNE = 1e-3
+LOWEST_EXPONENT = -126
+"""Of the least float32 with full precision; 8 bits and more would go on below it."""
 
 
 def linear_ladder(low: float, high: float, steps: int) -> Tensor:
@@ -72,9 +78,6 @@ def step_below(points: Tensor) -> Codebook:
     return codebook(points[2::2], points[2::2])
 
 
-PRUNE = 1e-3
-
-
 @fixed("linear-slinear")
 def linear_slinear(bits: int) -> Codebook:
     """The nearest of 2^bits levels from 0 to 1."""
@@ -103,10 +106,6 @@ def linear_slinear_clamped_midval(bits: int, prune: float = PRUNE) -> Codebook:
 def quant_8_linear(bits: int, low: float = 0.0019, high: float = 0.998) -> Codebook:
     """The next level below, of 2^bits from ``low`` (which is zero) to ``high``."""
     return step_below(linear_ladder(low, high, 2**bits - 1))
-
-
-LOWEST_EXPONENT = -126
-"""Of the least float32 with full precision; 8 bits and more would go on below it."""
 
 
 @fixed("linear-slog")

@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from ..kernels import attend, team
+from ..kernels import team
 
 LARGEST_TABLE = 1 << 16
 """Cells; a larger table leaves the processor's cache, and the sorted search is as fast."""
@@ -21,10 +21,6 @@ FEWEST = 1 << 12
 """Weights from which on the fixed cost of starting the threads is paid back."""
 
 NOT_FINITE = 0x7F800000
-PARAMETERS = (
-    "next", "weights", "result", "size", "lowest", "cells", "edges", "values", "codes", "base", "top", "shift",
-)  # fmt: skip
-"""The numbers (addresses and sizes) that the compiled look-up reads, in this order."""
 
 
 @dataclass(frozen=True)
@@ -77,35 +73,23 @@ def make_table(edges: Tensor, values: Tensor) -> Table | None:
 
 def look_up(weights: Tensor, table: Table) -> Tensor:
     """The values that stand for the weights, which must be numbers."""
-    from ..kernels import _compiled
-
     weights = weights.contiguous()
     result = torch.empty_like(weights)
-    following = torch.zeros(1, dtype=torch.int64)
-    known: dict[str, int | Tensor | numpy.ndarray] = {
-        "next": following,
-        "weights": weights,
-        "result": result,
-        "size": weights.numel(),
-        "lowest": table.lowest,
-        "cells": len(table.lowest),
-        "edges": table.edges,
-        "values": table.values,
-        "codes": len(table.values),
-        "base": table.base,
-        "top": table.top,
-        "shift": table.shift,
-    }
-    numbers = [_number(known[name]) for name in PARAMETERS]
-    parameters = numpy.array(numbers, dtype=numpy.int64)
-    team.run(_compiled.look_up, parameters.ctypes.data)
+    following = numpy.zeros(1, dtype=numpy.int64)
+    parameters = team.LookUpParameters(
+        next=following.ctypes.data,
+        weights=weights.data_ptr(),
+        result=result.data_ptr(),
+        size=weights.numel(),
+        lowest=table.lowest.ctypes.data,
+        edges=table.edges.ctypes.data,
+        values=table.values.ctypes.data,
+        base=table.base,
+        top=table.top,
+        shift=table.shift,
+    )
+    team.run("look_up", parameters)
     return result
-
-
-def _number(given: int | Tensor | numpy.ndarray) -> int:
-    if isinstance(given, Tensor):
-        return given.data_ptr()
-    return given.ctypes.data if isinstance(given, numpy.ndarray) else given
 
 
 def supports(weights: Tensor) -> bool:
@@ -114,5 +98,5 @@ def supports(weights: Tensor) -> bool:
         weights.device.type == "cpu"
         and weights.dtype == torch.float32
         and weights.numel() >= FEWEST
-        and attend.available()
+        and team.available()
     )

@@ -1,4 +1,7 @@
-"""Which weights share a codebook: those of a row, of a head or of a layer, never of two examples, never padding."""
+"""Codebooks of groups of weights: a row, a head or a layer of one example shares one, made from its own weights.
+
+No group has weights of two examples, and padding is in none.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,10 @@ from .rounding import round_up
 
 AXES: dict[Scope, int] = {"layer": 1, "head": 2, "row": 3}
 """How many leading axes of weights ``[B, H, Q, K]`` number the groups."""
+MOST_HALVES = 63
+"""No group has 2^63 weights, so more cuts at halves would only find empty bins."""
+GRID = 100
+"""Bins of the grid from ``prune`` to 1; an edge of a codebook is one of its edges."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +82,6 @@ def fit_groups(method: Method, weights: Tensor, valid: Tensor, scope: Scope, opt
     return named(book, method.registered_name, options.get("bits"), scope)
 
 
-MOST_HALVES = 63
-"""No group has 2^63 weights, so more cuts at halves would only find empty bins."""
-
-
 @grouped("uniform-slinear-clamped-mean", "layer", "head", "row")
 def uniform_slinear_clamped_mean(groups: Groups, bits: int, prune: float = PRUNE) -> tuple[Tensor, Tensor]:
     """Up to 2^bits - 1 bins with equally many of the weights from ``prune`` on; their mean stands for each bin."""
@@ -121,10 +124,6 @@ def _means_from(groups: Groups, start: Tensor, places: Tensor) -> tuple[Tensor, 
     """Edges at ``start`` and at the weights at ``places``, and the means of the bins; below the first it is zero."""
     edges = torch.cat([start, groups.at(places)], -1)
     return edges, torch.cat([torch.zeros_like(start), groups.means(edges)], -1)
-
-
-GRID = 100
-"""Bins of the grid from ``prune`` to 1; an edge of a codebook is one of its edges."""
 
 
 @grouped("ranking-token", "row")

@@ -1,6 +1,6 @@
-"""The released formulas of fixed levels (https://arxiv.org/abs/2106.01335), in the dtype of the weights.
+"""The released formulas of all methods (https://arxiv.org/abs/2106.01335), in the dtype of the weights.
 
-They differ from the codebooks at exact ties, and methods 2, 4 and 6 lift a weight of 1 above 1.
+Those of fixed levels differ from the codebooks at exact ties, and methods 2, 4 and 6 lift a weight of 1 above 1.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from ..errors import DataError
 from .base import released
 from .fixed import PRUNE, log_ladder
 from .population import GRID, Groups, check_mass, cut_bins
+
+OVERFLOW = 63
+"""The released code computes 2^63 in 64-bit integers, which is negative, so the 63rd cut is one place too low."""
 
 
 @released("linear-slinear")
@@ -98,10 +101,6 @@ def _half_up(numbers: Tensor) -> Tensor:
 
 def _keep(keep: Tensor, values: Tensor) -> Tensor:
     return torch.where(keep, values, 0.0)
-
-
-OVERFLOW = 63
-"""The released code computes 2^63 in 64-bit integers, which is negative, so the 63rd cut is one place too low."""
 
 
 @released("uniform-slinear-clamped-mean")

@@ -41,12 +41,12 @@ class Bake(Command, Source):
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
         from ..baking import bake, cost
-        from ..core.text import one_chain
+        from ..core.text import parse_one_chain
         from ..evaluation import check_stats
         from ..models.loading import quiet, saved_kind
 
         self._check()
-        edits = one_chain(self.edit, self.select())
+        edits = parse_one_chain(self.edit, self.select())
         saved = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
         model = dataclasses.replace(self, kind=saved).load_model()
         tokenizer = self._tokenizer()

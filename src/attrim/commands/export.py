@@ -44,9 +44,9 @@ class Export(Command, Source):
         """Write the files."""
         from rich.table import Table
 
-        from ..core.text import one_chain
+        from ..core.text import parse_one_chain
 
-        edits = one_chain(self.edit)
+        edits = parse_one_chain(self.edit)
         tensors = self._head(edits) if self.tensor is None else self._tensor(self.tensor, edits)
         what = f"{self.model}: {self.format} words of one head" if self.tensor is None else f"{self.format} words"
         table = Table("file", "rows x columns", title=what)

@@ -37,14 +37,14 @@ class Measure(Command, Bench):
     def run(self) -> Outcome:
         """Load everything, measure, and write stats and figures when ``output`` is given."""
         from ..core.registry import STATS
-        from ..core.text import one_chain, parse
+        from ..core.text import parse, parse_one_chain
         from ..edits.saving import fingerprint
         from ..measurement import Checkpoint, measure
         from ..models.digests import tokenizer_digest
         from ..report.paper import save_all
         from ..report.terminal import show
 
-        edits = one_chain(self.edit)
+        edits = parse_one_chain(self.edit)
         watching = [parse(STATS, text) for text in self.stats]
         model, tokenizer = self.loaded_model, self.loaded_tokenizer
         self.check_stats(self.edit)
@@ -59,7 +59,7 @@ class Measure(Command, Bench):
         if self.output is not None and checkpoint is not None:
             stats.save(self.output)
             checkpoint.remove()
-            written = [str(path) for path in save_all(stats.charts(), self.output / "figures", ("png", "svg"))]
+            written = [str(path) for path in save_all(stats.charts(tokenizer), self.output / "figures", ("png", "svg"))]
             notes = [
                 "",
                 f"Stats and figures are in {self.output}:",
@@ -67,7 +67,7 @@ class Measure(Command, Bench):
             ]
         summary = {name: stat.summary() for name, stat in stats.items()}
         data = {"model": self.name, "stats": summary, "output": str(self.output or ""), "figures": written}
-        return Outcome(data, [*map(show, stats.tables()), *notes])
+        return Outcome(data, [*map(show, stats.tables(tokenizer)), *notes])
 
     @cached_property
     def loaded_task(self) -> Task:

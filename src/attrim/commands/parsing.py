@@ -1,22 +1,27 @@
-"""From the words of a command line to a command; whatever is wrong with them becomes one sentence."""
+"""From the words of a command line to a command; whatever is wrong with them becomes one sentence.
+
+Flags and YAML values are texts that one reader, :func:`attrim.core.text.convert`, turns into what the fields of the
+command ask for, so that both mean the same and say the same about mistakes. tyro writes the help.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import io
+import re
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
-from ..core.text import convert
+from ..core.text import convert, hints_of, takes_of
 from ..errors import AttrimError, UnknownName
 from .base import Command
 
 MARKERS = (tyro.conf.FlagCreatePairsOff,)
+HELP = ("-h", "--help")
 
 
 class UsageError(AttrimError):
@@ -31,61 +36,132 @@ def parse(words: Sequence[str], commands: Mapping[str, type[Command]]) -> Comman
     words : the command line without the program's name.
     commands : name to class of every command.
     """
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in HELP:
         tyro.extras.subcommand_cli_from_dict(dict(commands), prog="attrim", args=["--help"], config=MARKERS)
-    name, rest = words[0], list(words[1:])
+    name, *rest = words
     if name not in commands:
         raise UnknownName("command", name, commands)
     kind = commands[name]
-    errors = io.StringIO()
-    try:
-        with redirect_stderr(errors):
-            command, unknown = tyro.cli(
-                kind,
-                prog=f"attrim {name}",
-                args=rest,
-                default=_defaults(kind, rest),
-                return_unknown_args=True,
-                config=MARKERS,
-            )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise UsageError(f"{_sentence(errors.getvalue())} (attrim {name} --help lists the flags)") from stop
-    if unknown:
-        if not unknown[0].startswith("-"):
-            raise UsageError(f"'attrim {name}' does not know what to do with {shlex.join(unknown)!r}; see --help.")
-        flags = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(kind)]
-        raise UnknownName(f"flag of 'attrim {name}'", unknown[0].partition("=")[0], flags)
-    return command
-
-
-def _defaults(kind: type[Command], words: Sequence[str]) -> Any:
-    """The command as the YAML file of ``--config`` describes it, with holes for what it does not say."""
-    path = _config_path(words)
-    if path is None:
-        return tyro.MISSING_NONPROP
-    values = {key.replace("-", "_"): value for key, value in _read_yaml(path).items()}
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    hints = get_type_hints(kind)
-    for key, value in values.items():
-        if key not in fields:
-            raise UnknownName(f"key of {path}", key, fields)
-        # What may be an object in Python, such as a model, is a name here.
-        values[key] = convert(value, str if hints[key] is Any else hints[key], f"key {key!r} of {path}")
-    for name, field in fields.items():
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            values.setdefault(name, tyro.MISSING)
+    if set(HELP) & set(rest):
+        tyro.cli(kind, prog=f"attrim {name}", args=["--help"], config=MARKERS)
+    flags = _flags(kind)
+    given = _given(f"attrim {name}", rest, flags)
+    values = _from_yaml(Path(given["config"][-1]), flags) if "config" in given else {}
+    for key, texts in given.items():
+        flag = flags[key]
+        value = convert(flag.choose(texts), flag.hint, f"{flag.what} of 'attrim {name}'")
+        # A flag that may be repeated adds to the list of the file; any other wins over it.
+        values[key] = (*values.get(key, ()), *value) if flag.repeatable else value
+    for flag in flags.values():
+        if flag.required and flag.key not in values:
+            raise UsageError(f"'attrim {name}' needs {flag.word} ({flag.takes}); see 'attrim {name} --help'.")
     return kind(**values)
 
 
-def _config_path(words: Sequence[str]) -> Path | None:
-    for place, word in enumerate(words):
-        if word == "--config" and place + 1 < len(words):
-            return Path(words[place + 1])
-        if word.startswith("--config="):
-            return Path(word.partition("=")[2])
-    return None
+@dataclass(frozen=True)
+class Flag:
+    """One field of a command, as it is written on the command line.
+
+    Attributes
+    ----------
+    key : the name of the field.
+    word : ``--batch-size``, or ``MODEL`` for a positional one.
+    hint : the type of the field.
+    repeatable : whether every occurrence adds one entry.
+    """
+
+    key: str
+    word: str
+    hint: Any
+    positional: bool
+    repeatable: bool
+    required: bool
+
+    @property
+    def what(self) -> str:
+        """What errors call it."""
+        return self.word if self.positional else f"flag {self.word}"
+
+    @property
+    def several(self) -> bool:
+        """Whether one occurrence takes all words up to the next flag."""
+        return get_origin(self.hint) is tuple and not self.repeatable
+
+    @property
+    def takes(self) -> str:
+        """What one occurrence asks for, in words."""
+        return takes_of(get_args(self.hint)[0] if self.repeatable else self.hint) or "a text"
+
+    def choose(self, texts: list[str]) -> Any:
+        """Out of all texts, those that count: where only one can, the last."""
+        return texts if self.several or self.repeatable else texts[-1]
+
+
+def _flags(kind: type[Command]) -> dict[str, Flag]:
+    """The flags of a command by the names of their fields."""
+    hints = hints_of(kind, include_extras=True)
+    flags = {}
+    for item in dataclasses.fields(kind):
+        hint, *markers = get_args(hints[item.name]) if get_origin(hints[item.name]) is Annotated else [hints[item.name]]
+        if not item.init or tyro.conf.Suppress in markers:
+            continue
+        positional = tyro.conf.Positional in markers
+        # As tyro names them in the help: a switch that is on by default gets a flag that turns it off.
+        word = f"--{'no-' * (item.default is True)}{item.name}".replace("_", "-")
+        if positional:
+            word = next((marker.metavar for marker in markers if getattr(marker, "metavar", None)), item.name.upper())
+        required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+        repeatable = tyro.conf.UseAppendAction in markers
+        flags[item.name] = Flag(item.name, word, hint, positional, repeatable, required)
+    return flags
+
+
+def _given(program: str, words: Sequence[str], flags: Mapping[str, Flag]) -> dict[str, list[str]]:
+    """The texts of every flag that is given, by field; several for a flag that takes or is given several."""
+    known = {flag.word: flag for flag in flags.values() if not flag.positional}
+    positional = [flag for flag in flags.values() if flag.positional]
+    given: dict[str, list[str]] = {}
+    left = list(words)
+    surplus = []
+    while left:
+        word, equals, value = left.pop(0).partition("=")
+        if not _is_flag(word):
+            word += equals + value
+            if positional:
+                given[positional.pop(0).key] = [word]
+            else:
+                surplus.append(word)
+            continue
+        flag = known.get(word.replace("_", "-"))
+        if flag is None:
+            raise UnknownName(f"flag of '{program}'", word, known)
+        texts = [value] if equals else []
+        if flag.hint is bool and not equals:
+            texts = ["false" if flag.word.startswith("--no-") and flag.key[:3] != "no_" else "true"]
+        while not equals and flag.hint is not bool and left and not _is_flag(left[0]) and (flag.several or not texts):
+            texts.append(left.pop(0))
+        if not texts and not flag.several:
+            raise UsageError(f"The {flag.what} of '{program}' needs a value; give {flag.takes}.")
+        given[flag.key] = [*given.get(flag.key, ()), *texts] if flag.repeatable else texts
+    if surplus:
+        raise UsageError(f"'{program}' does not know what to do with {shlex.join(surplus)!r}; see --help.")
+    return given
+
+
+def _is_flag(word: str) -> bool:
+    """Whether a word is a flag and not a value, which may be a negative number."""
+    return bool(re.match(r"--?[A-Za-z]", word))
+
+
+def _from_yaml(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """What a configuration file says about the fields of a command."""
+    values = {}
+    for key, value in _read_yaml(path).items():
+        name = str(key).replace("-", "_")
+        if name not in flags:
+            raise UnknownName(f"key of {path}", name, flags)
+        values[name] = convert(value, flags[name].hint, f"key {name!r} of {path}")
+    return values
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -103,14 +179,3 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"{path} must hold 'flag: value' lines, not a {type(values).__name__}.")
     return values
-
-
-def _sentence(box: str) -> str:
-    """Turn the framed message of ``tyro`` into one line: what stands between its title and its first inner rule."""
-    kept: list[str] = []
-    for line in box.splitlines()[1:]:
-        text = line.strip("│╭╮╰╯ ")
-        if text and set(text) == {"─"}:
-            break
-        kept.append(text)
-    return " ".join(" ".join(kept).split()).rstrip(".") or "The command line could not be understood"

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..studies.base import Study
+from ..studies.base import Study  # at run time too: tyro reads the hints of a command
 from .base import Command, Outcome
 
 if TYPE_CHECKING:

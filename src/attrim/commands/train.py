@@ -45,13 +45,13 @@ class Train(Command, TrainingBench, Recipe):
 
     def run(self) -> Outcome:
         """Load everything, train what is not trained yet, and say how good the model is."""
-        from ..core.text import one_chain
+        from ..core.text import parse_one_chain
         from ..runs.files import replace_folder, storage
         from ..training.finetuning import finetune
 
         self._check()
         recipe = Recipe(**{item.name: getattr(self, item.name) for item in dataclasses.fields(Recipe)})
-        edits = one_chain(self.edit)
+        edits = parse_one_chain(self.edit)
         training, validation = self.training_task(), self.validation_task()
         model, tokenizer = self.loaded_model, self.loaded_tokenizer
         self.check_stats(self.edit)

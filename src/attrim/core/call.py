@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ShapeError
+from ..errors import DataError, ShapeError
 from .site import Site
 
 
@@ -127,3 +127,10 @@ class Call:
 def _slots(length: int, first: int, lead: Tensor | None, device: torch.device) -> Tensor:
     slots = torch.arange(first, first + length, device=device)[None]
     return slots if lead is None else slots - lead.to(device)[:, None]
+
+
+def not_finite(site: Site) -> DataError:
+    """The error for attention weights that are not numbers."""
+    return DataError(
+        f"The attention weights at {site.name!r} hold NaN or infinity; check the model's dtype and inputs."
+    )

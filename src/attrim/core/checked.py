@@ -23,8 +23,8 @@ Numbers = Annotated[Any, 1]
 """Anything that numpy reads as an array with one axis; NaN stands for a missing number."""
 Grid = Annotated[Any, 2]
 """The same with two axes."""
-Cell = str | int | float | bool | None
-"""NaN becomes None."""
+Cell = Annotated[Any, "cell"]
+"""A text, a number, a truth value or None; NaN becomes None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
     """The value as the type hint of its field wants it."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _array(value, inner[1], where)
+        return _cell(value, where) if inner[1] == "cell" else _array(value, inner[1], where)
     if origin is Literal:
         return value if value in inner else _refuse(value, f"one of {', '.join(map(repr, inner))}", where)
     if origin in (Union, UnionType):
@@ -91,8 +91,6 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
 def _fit_one_of(value: Any, hints: tuple[Any, ...], where: str) -> Any:
     if NoneType in hints and (value is None or (isinstance(value, float) and math.isnan(value))):
         return None
-    if set(hints) == set(get_args(Cell)):
-        return _cell(value, where)
     others = [hint for hint in hints if hint is not NoneType]
     if len(others) == 1:
         return _fit(value, others[0], where)
@@ -102,15 +100,19 @@ def _fit_one_of(value: Any, hints: tuple[Any, ...], where: str) -> Any:
     return _refuse(value, " or ".join(hint.__name__ for hint in others), where)
 
 
-def _cell(value: Any, where: str) -> Cell:
+def _cell(value: Any, where: str) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
-    return value if isinstance(value, Cell) else _refuse(value, "a text or a number", where)
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return (
+        value if value is None or isinstance(value, (str, int, float)) else _refuse(value, "a text or a number", where)
+    )
 
 
 def _array(value: Any, axes: int, where: str) -> Any:
     try:
-        array = np.array(value, dtype=np.float64)
+        array = np.asarray(value, dtype=np.float64).copy()  # what was given may change later
     except (TypeError, ValueError):
         return _refuse(value, f"numbers with {axes} axes", where)
     if array.ndim != axes:

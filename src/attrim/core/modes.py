@@ -1,11 +1,17 @@
-"""Training and evaluation mode, for a while."""
+"""Where a model is, and training or evaluation mode for a while."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model is; a model without parameters is on the CPU."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager
@@ -18,3 +24,24 @@ def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
     finally:
         for module, mode in before:
             module.training = mode
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every module is in the mode it had."""
+    with in_mode(model, training=False), torch.inference_mode():
+        yield
+
+
+@contextmanager
+def on_device(model: nn.Module, device: torch.device | str | None) -> Iterator[torch.device]:
+    """The model on a device (None: where it is); afterwards it is back where it was."""
+    home = device_of(model)
+    place = home if device is None else torch.device(device)
+    try:
+        if place != home:
+            model.to(place)
+        yield place
+    finally:
+        if place != home:
+            model.to(home)

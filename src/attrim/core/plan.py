@@ -77,7 +77,7 @@ class Plan:
                     weights = _on_heads(edit.edit_weights, weights, call, heads)
             # Structural masks always win, whatever an edit did; where there are none, a pass over all is saved.
             whole = bool(call.allowed.all())
-            # Models take apart what they get as if softmax had made it.
+            # Contiguous, because models call .view() on what a softmax returns.
             weights = weights.contiguous() if whole else weights.masked_fill(~call.allowed, 0.0)
         self.watch("weights", weights, call)
         return weights

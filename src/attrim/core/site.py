@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -46,6 +47,10 @@ class Site:
             return "decoder", "encoder"
         query, _, key = self.role.partition(">")
         return query, key or query
+
+    def seed(self, seed: int) -> int:
+        """A seed of the site's own, from a seed and its name alone, so that other sites do not change what it draws."""
+        return zlib.crc32(f"{seed} {self.name}".encode())
 
 
 @dataclass(frozen=True)

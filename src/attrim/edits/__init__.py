@@ -1,38 +1,20 @@
-"""Edits: what changes the attention of a model. One method a file, found by name in :data:`EDITS`."""
+"""Edits: what changes the attention of a model. One method a file, found by name in :data:`EDITS`.
+
+``attrim.edits.Threshold`` and every other registered edit is found without being listed here.
+"""
+
+from typing import Any
 
 from ..core.registry import EDITS
 from .base import Edit, register
-from .constant import Constant
-from .gate import Gate
-from .hidden_quantize import HiddenQuantize
-from .hidden_threshold import HiddenThreshold
-from .mask import Mask
-from .mix import Mix
-from .offset import Offset
-from .parse import describe, parse_edit
-from .quantize import Quantize
-from .randomdrop import RandomDrop
 from .saving import load_edits, save_edits
-from .threshold import Threshold
-from .uniform import Uniform
 
-__all__ = [
-    "EDITS",
-    "Constant",
-    "Edit",
-    "Gate",
-    "HiddenQuantize",
-    "HiddenThreshold",
-    "Mask",
-    "Mix",
-    "Offset",
-    "Quantize",
-    "RandomDrop",
-    "Threshold",
-    "Uniform",
-    "describe",
-    "load_edits",
-    "parse_edit",
-    "register",
-    "save_edits",
-]
+__all__ = ["EDITS", "Edit", "load_edits", "register", "save_edits"]
+
+
+def __getattr__(name: str) -> Any:
+    return EDITS.attribute(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *EDITS.by_class_name()})

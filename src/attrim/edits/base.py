@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.call import Call
 from ..core.registry import EDITS
 from ..core.site import Select
-from .fields import read_numbers
+from ..core.text import read_numbers
 
 register = EDITS.register
 

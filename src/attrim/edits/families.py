@@ -1,8 +1,7 @@
-"""What a constant family is: a rule that makes one fixed matrix for every head."""
+"""Constant families: rules that make one fixed matrix for every head, from nothing or from measured averages."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +105,7 @@ def following(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
 
 def random(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
     """Rows drawn evenly from all rows that sum to 1 (Dirichlet with all parameters 1), fixed by seed and site name."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {site.name}".encode()))
+    generator = torch.Generator().manual_seed(site.seed(seed))
     # Exponential numbers, normalised, are Dirichlet; the cells of a text are too, after its mask is applied.
     waits = torch.empty(site.heads, length, length, dtype=torch.float64).exponential_(generator=generator)
     return waits / waits.sum(-1, keepdim=True)
@@ -143,7 +142,11 @@ def offset(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
     return gather_offsets(offset_curve(mean, site.name), slots, slots, TAIL)[0]
 
 
+def learned(site: Site, length: int, mean: Mean | None, seed: int) -> Tensor:
+    """The average attention as a start; the matrices are then trained (``Constant(..., train_constants=True)``)."""
+    return average(site, length, mean, seed)
+
+
 FAMILIES.register("average")(Family(average, measured=True))
 FAMILIES.register("offset")(Family(offset, measured=True))
-# Starts from the average; the matrices are then trained with the probe, through Constant(..., train_constants=True).
-FAMILIES.register("learned")(Family(average, measured=True, trained=True))
+FAMILIES.register("learned")(Family(learned, measured=True, trained=True))

@@ -15,10 +15,9 @@ from ..codebooks.base import Method, check_bits, make_codebook
 from ..codebooks.codebook import Codebook, Scope, straight_through
 from ..codebooks.fitted import fit_histogram
 from ..codebooks.population import fit_groups
-from ..core.call import Call
+from ..core.call import Call, not_finite
 from ..core.registry import METHODS, RELEASED
 from ..errors import ParameterError
-from ..stats.base import not_finite
 from ..stats.histogram import Histogram
 from .base import Edit, register
 from .persite import at_heads, at_site

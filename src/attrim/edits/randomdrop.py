@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import torch
@@ -61,8 +60,7 @@ def random_drop(
 def noise(seed: int, call: Call) -> Tensor:
     """A random whole number below 2**32 for every cell, int64 ``[B|1, H, Q, K]``, from what the cell is (no state)."""
     device = call.allowed.device
-    start = zlib.crc32(f"{seed} {call.site.name}".encode())
-    head = _mix(torch.tensor(call.heads, device=device) + start)[None, :, None, None]
+    head = _mix(torch.tensor(call.heads, device=device) + call.site.seed(seed))[None, :, None, None]
     query = _mix(head + call.query_slots()[:, None, :, None])
     row = _mix(query + allowed_keys(call.allowed))
     key = _mix(call.key_slots())[:, None, None, :]

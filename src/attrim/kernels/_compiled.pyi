@@ -1,5 +1,7 @@
-"""Addresses of the functions in compiled.c; each takes one pointer to its parameters."""
+"""Addresses of the functions in compiled.c, each of which takes one pointer to its parameters, and their sizes."""
 
 count: int
 look_up: int
 BINS: int
+COUNT_SIZE: int
+LOOK_UP_SIZE: int

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..core.call import Call
-from ..stats.base import Stat
-from .blocks import Block, Spans, blocks
-
-
-@functools.cache
-def available() -> bool:
-    """Whether the compiled passes are there: they are built on installation where there is a C compiler."""
-    return importlib.util.find_spec("attrim.kernels._compiled") is not None
+from . import team
+from .blocks import Block, Edges, Spans, blocks
+from .feed import CompiledStat, Feed, supports
 
 
 def attend(
@@ -25,8 +18,9 @@ def attend(
     key: Tensor,
     value: Tensor,
     call: Call,
+    edges: Edges | None,
     scaling: float | None,
-    stats: Sequence[tuple[Stat, tuple[int, ...]]],
+    stats: Sequence[tuple[CompiledStat, tuple[int, ...]]],
 ) -> Tensor | None:
     """Softmax attention that feeds stats, a few MiB of weights at a time.
 
@@ -34,30 +28,25 @@ def attend(
     ----------
     query : ``[B, H, Q, D]``.
     key, value : ``[B, H or fewer, K, D]``; groups of heads may share them.
+    edges : the spans of ``call.allowed`` from :func:`find_edges`, which a caller keeps for all layers of a mask.
     scaling : factor of the scores (default: 1 / sqrt(D)).
     stats : pairs of a stat and the head numbers it watches.
 
     Returns
     -------
     output : ``[B, Q, H, D]``, contiguous; None where this path does not apply and the reference must run: gradients,
-        other devices and dtypes, other stats than ``Histogram`` and ``Mean``, masks that differ between heads or have
+        other devices and dtypes, stats that the compiled pass cannot feed, masks that differ between heads or have
         gaps, tokens whose positions do not follow one another.
     """
     tensors = (query, key, value)
-    if not available() or any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
+    if not team.available() or any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
-    from .feed import Feed, supports
-
-    if not supports(stats) or call.slots is not None:
+    if edges is None or call.slots is not None or not supports(stats, call):
         return None
-    spans = Spans.of(call, query.shape[0])
-    if spans is None:
-        return None
+    spans = Spans.of(edges, call.queries, query.shape[0])
     feed = Feed.begin(call, spans, stats)
-    if feed is None:
-        return None
     batch, heads, queries, size = query.shape
     scaling = size**-0.5 if scaling is None else scaling
     output = query.new_empty(batch, queries, heads, value.shape[-1])

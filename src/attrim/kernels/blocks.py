@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.call import Call
-
 CELLS = 1 << 20
 """Cells a block may have: 4 MiB of float32 scores, which stay in the processor's cache until they are counted."""
+
+Edges = tuple[Tensor, Tensor]
+"""The first allowed key of every query and the one after the last, int64 ``[B|1, Q]`` each; equal where it has none."""
 
 
 @dataclass(frozen=True)
@@ -30,26 +31,22 @@ class Spans:
     counted: Tensor
 
     @classmethod
-    def of(cls, call: Call, batch: int) -> Spans | None:
-        """The spans of a call; None where heads differ or the allowed keys of a query have gaps."""
-        if call.allowed.shape[1] != 1:
-            return None
-        found = getattr(call.allowed, "attrim_spans", None)  # every layer gets the same mask
-        if found is None:
-            found = call.allowed.attrim_spans = _span(call.allowed[:, 0])  # type: ignore[attr-defined]
-        start, stop, whole = found
-        if not whole:
-            return None
-        counted = (start < stop) & call.queries
+    def of(cls, edges: Edges, queries: Tensor, batch: int) -> Spans:
+        """The spans of a whole batch from its mask's edges ``[B|1, Q]`` and its real queries, bool ``[B|1, Q]``."""
+        start, stop = edges
+        counted = (start < stop) & queries
         return cls(start.expand(batch, -1), stop.expand(batch, -1), counted.expand(batch, -1))
 
 
-def _span(allowed: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """First allowed key and the one after the last, int64 ``[B|1, Q]``; and whether no query has a gap between them."""
-    size = allowed.sum(-1)
-    start = allowed.int().argmax(-1)
-    stop = torch.where(size > 0, allowed.shape[-1] - allowed.flip(-1).int().argmax(-1), start)
-    return start, stop, torch.equal(stop - start, size)
+def find_edges(allowed: Tensor) -> Edges | None:
+    """The spans of allowed cells ``[B|1, H|1, Q, K]``; None where heads differ or the keys of a query have gaps."""
+    if allowed.shape[1] != 1:
+        return None
+    cells = allowed[:, 0]
+    size = cells.sum(-1)
+    start = cells.int().argmax(-1)
+    stop = torch.where(size > 0, cells.shape[-1] - cells.flip(-1).int().argmax(-1), start)
+    return (start, stop) if torch.equal(stop - start, size) else None
 
 
 @dataclass(frozen=True)

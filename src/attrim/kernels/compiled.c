@@ -1,6 +1,5 @@
-/* The compiled passes over attention weights. Each is a function of one pointer to an array of 64-bit numbers
- * (addresses and sizes, see PARAMETERS in feed.py and in codebooks/lookup.py) that any number of threads may run
- * at once: they take pieces of work from a shared counter, the first number's target, until none is left.
+/* The compiled passes over attention weights. Each is a function of one pointer to its parameters that any number of
+ * threads may run at once: they take pieces of work from a shared counter, ``next``, until none is left.
  *
  * The meaning is that of the plain versions in torch; tests compare the results bit for bit. */
 #define PY_SSIZE_T_CLEAN
@@ -19,14 +18,41 @@
 /* The bins of stats/bins.py. */
 enum { SHIFT = 18, ONE_BITS = 127 << 23, NOT_FINITE = 0x7F800000, FIRST_NORMAL = 32, ZERO = 0, UNDERFLOW_BIN = 1,
        NORMAL = 2, RAW = (ONE_BITS >> SHIFT) + 1, BINS = RAW - FIRST_NORMAL + NORMAL };
-/* The fixed point of stats/fixed.py. Adding MAGIC puts the rounded integer into the low bits of the double. */
+/* The fixed point of stats/integers.py. Adding MAGIC puts the rounded integer into the low bits of the double. */
 static const double SCALE = 68719476736.0, MAGIC = 6755399441055744.0;
 static const int64_t MAGIC_BITS = 0x4338000000000000;
 
 /* Neighbours often share a bin, and adding to it twice in a row waits for memory: several tables take turns. */
 enum { TABLES = 4, CHUNK = 1 << 15 };
 
-static int64_t claim(int64_t address) { return __atomic_fetch_add((int64_t *)address, 1, __ATOMIC_RELAXED); }
+/* team.py has the same structures for Python and says what each field is. */
+typedef struct {
+    int64_t *next;
+    const float *weights;
+    int64_t examples, heads, queries, keys;
+    const int64_t *start, *stop;
+    int64_t *counts;
+    const int64_t *counts_row;
+    int64_t *below_uniform, *sums;
+    const int64_t *sums_row;
+    int64_t sums_queries, sums_keys;
+    int64_t *cells;
+    const int64_t *query_slot, *key_slot;
+    int64_t *failed;
+} CountParameters;
+
+typedef struct {
+    int64_t *next;
+    const int32_t *weights;
+    float *result;
+    int64_t size;
+    const uint16_t *lowest;
+    const int32_t *edges;
+    const float *values;
+    int64_t base, top, shift;
+} LookUpParameters;
+
+static int64_t claim(int64_t *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
 
 /* One row: the raw bin of every value, how many are 0, how many are below 1/n, and the largest bits. */
 VECTORISED static void sort_row(const int32_t *restrict bits, int64_t size, uint16_t *restrict places, int64_t *zeros,
@@ -79,52 +105,46 @@ static void add_tables(const int32_t *raw, int64_t zeros, int64_t *counts) {
     counts[UNDERFLOW_BIN] += tiny - zeros;
 }
 
-static void count_cells(const int64_t *p) {
-    const int64_t examples = p[2], queries = p[4], width = p[14];
-    const int64_t *start = (int64_t *)p[6], *stop = (int64_t *)p[7], *query_slot = (int64_t *)p[16], *key_slot = (int64_t *)p[17];
-    int64_t *cells = (int64_t *)p[15];
-    for (int64_t example = 0; example < examples; example++)
-        for (int64_t query = 0; query < queries; query++) {
-            const int64_t place = example * queries + query;
-            int64_t *into = cells + (query + query_slot[example]) * width + key_slot[example];
-            for (int64_t key = start[place]; key < stop[place]; key++) into[key]++;
+static void count_cells(const CountParameters *p) {
+    for (int64_t example = 0; example < p->examples; example++)
+        for (int64_t query = 0; query < p->queries; query++) {
+            const int64_t place = example * p->queries + query;
+            int64_t *into = p->cells + (query + p->query_slot[example]) * p->sums_keys + p->key_slot[example];
+            for (int64_t key = p->start[place]; key < p->stop[place]; key++) into[key]++;
         }
 }
 
-/* Histogram and Mean in one pass; a piece of work is a head. */
-static void count(const int64_t *p) {
-    const int64_t examples = p[2], heads = p[3], queries = p[4], keys = p[5], height = p[13], width = p[14];
-    const float *weights = (float *)p[1];
-    const int64_t *start = (int64_t *)p[6], *stop = (int64_t *)p[7], *counts_row = (int64_t *)p[9];
-    const int64_t *sums_row = (int64_t *)p[12], *query_slot = (int64_t *)p[16], *key_slot = (int64_t *)p[17];
-    uint16_t *places = malloc((size_t)(keys > 0 ? keys : 1) * sizeof *places);
+/* Bins and Cells in one pass; a piece of work is a head, and after the last head the counts of cells. */
+static void count(const CountParameters *p) {
+    const int64_t queries = p->queries, height = p->sums_queries, width = p->sums_keys;
+    uint16_t *places = malloc((size_t)(p->keys > 0 ? p->keys : 1) * sizeof *places);
     int32_t *raw = malloc(TABLES * RAW * sizeof *raw);
-    if (!places || !raw) *(int64_t *)p[18] = 2;
+    if (!places || !raw) *p->failed = 2;
     else for (;;) {
-        const int64_t head = claim(p[0]);
-        if (head > heads) break;
-        if (head == heads) {
-            if (p[15]) count_cells(p);
+        const int64_t head = claim(p->next);
+        if (head > p->heads) break;
+        if (head == p->heads) {
+            if (p->cells) count_cells(p);
             continue;
         }
-        int64_t *counts = counts_row[head] < 0 ? NULL : (int64_t *)p[8] + counts_row[head] * BINS;
-        int64_t *sums = sums_row[head] < 0 ? NULL : (int64_t *)p[11] + sums_row[head] * height * width;
+        int64_t *counts = p->counts_row[head] < 0 ? NULL : p->counts + p->counts_row[head] * BINS;
+        int64_t *sums = p->sums_row[head] < 0 ? NULL : p->sums + p->sums_row[head] * height * width;
         int64_t zeros = 0, below = 0;
         int32_t largest = 0;
         memset(raw, 0, TABLES * RAW * sizeof *raw);
-        for (int64_t example = 0; example < examples; example++)
+        for (int64_t example = 0; example < p->examples; example++)
             for (int64_t query = 0; query < queries; query++) {
-                const int64_t first = start[example * queries + query], size = stop[example * queries + query] - first;
+                const int64_t place = example * queries + query, first = p->start[place], size = p->stop[place] - first;
                 if (size <= 0) continue;
-                const float *row = weights + ((example * heads + head) * queries + query) * keys + first;
+                const float *row = p->weights + ((example * p->heads + head) * queries + query) * p->keys + first;
                 sort_row((const int32_t *)row, size, places, &zeros, &below, &largest);
                 if (counts) fill_tables(places, size, raw);
-                if (sums) add_row(row, size, sums + (query + query_slot[example]) * width + first + key_slot[example]);
+                if (sums) add_row(row, size, sums + (query + p->query_slot[example]) * width + first + p->key_slot[example]);
             }
-        if (largest >= NOT_FINITE) *(int64_t *)p[18] = 1;
+        if (largest >= NOT_FINITE) *p->failed = 1;
         if (counts) {
             add_tables(raw, zeros, counts);
-            ((int64_t *)p[10])[counts_row[head]] += below;
+            p->below_uniform[p->counts_row[head]] += below;
         }
     }
     free(places);
@@ -143,12 +163,11 @@ VECTORISED static void look_up_chunk(const int32_t *restrict bits, float *restri
 }
 
 /* The values of a codebook; a piece of work is a chunk of weights. */
-static void look_up(const int64_t *p) {
-    const int64_t size = p[3];
-    for (int64_t first = claim(p[0]) * CHUNK; first < size; first = claim(p[0]) * CHUNK) {
-        const int64_t rest = size - first;
-        look_up_chunk((int32_t *)p[1] + first, (float *)p[2] + first, rest < CHUNK ? rest : CHUNK, (uint16_t *)p[4],
-                      (int32_t *)p[6], (float *)p[7], (int32_t)p[9], (int32_t)p[10], (int32_t)p[11]);
+static void look_up(const LookUpParameters *p) {
+    for (int64_t first = claim(p->next) * CHUNK; first < p->size; first = claim(p->next) * CHUNK) {
+        const int64_t rest = p->size - first;
+        look_up_chunk(p->weights + first, p->result + first, rest < CHUNK ? rest : CHUNK, p->lowest, p->edges, p->values,
+                      (int32_t)p->base, (int32_t)p->top, (int32_t)p->shift);
     }
 }
 
@@ -161,5 +180,7 @@ PyMODINIT_FUNC PyInit__compiled(void) {
     PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)count));
     PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)look_up));
     PyModule_AddIntConstant(module, "BINS", BINS);
+    PyModule_AddIntConstant(module, "COUNT_SIZE", sizeof(CountParameters));
+    PyModule_AddIntConstant(module, "LOOK_UP_SIZE", sizeof(LookUpParameters));
     return module;
 }

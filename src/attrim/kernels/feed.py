@@ -1,39 +1,84 @@
-"""Feed ``Histogram`` and ``Mean`` from a block of attention weights through the compiled pass."""
+"""Feed stats from a block of attention weights through the compiled pass.
+
+A stat opts in by answering ``compiles`` and ``buffers``; kernels import no stat. The compiled pass can add to two kinds
+of buffers at once: counts of values by bin (:class:`BinBuffers`) and sums by cell (:class:`CellBuffers`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.call import Call
-from ..stats.base import SiteRecord, Stat, not_finite
-from ..stats.histogram import Histogram
-from ..stats.mean import Mean
+from ..core.call import Call, not_finite
 from . import team
-from ._compiled import count
 from .blocks import Block, Spans
 
-PARAMETERS = (
-    "next", "weights", "examples", "heads", "queries", "keys", "start", "stop", "counts", "counts_row",
-    "below", "sums", "sums_row", "sums_queries", "sums_keys", "cells", "query_slot", "key_slot", "failed",
-)  # fmt: skip
-"""The numbers (addresses and sizes) that the compiled pass reads, in this order."""
-
-Watching = Sequence[tuple[Stat, tuple[int, ...]]]
-
-
-def supports(stats: Watching) -> bool:
-    """Whether the compiled pass can feed all these stats: at most one ``Histogram`` without rows and one ``Mean``."""
-    kinds = [type(stat) for stat, _ in stats]
-    plain = all(not stat.rows for stat, _ in stats if isinstance(stat, Histogram))
-    return bool(kinds) and plain and set(kinds) <= {Histogram, Mean} and len(set(kinds)) == len(kinds)
-
-
 Numbers = NDArray[numpy.int64]
+
+
+@dataclass(frozen=True)
+class BinBuffers:
+    """Counts of values by bin, for the compiled pass to add to; contiguous.
+
+    Attributes
+    ----------
+    heads : the head number of each row.
+    counts : int64 ``[H, BINS]``, in the bins of ``attrim.stats.bins``.
+    below_uniform : int64 ``[H]``, how many values are below one over the number of the query's keys.
+    """
+
+    heads: tuple[int, ...]
+    counts: Tensor
+    below_uniform: Tensor
+
+
+@dataclass(frozen=True)
+class CellBuffers:
+    """Sums by cell, in the tokens' own positions, for the compiled pass to add to; contiguous.
+
+    Attributes
+    ----------
+    heads : the head number of each row.
+    sums : int64 ``[H, N, M]``, in the fixed point of ``attrim.stats.integers``.
+    counts : int64 ``[1, N, M]``, how many examples have the cell.
+    """
+
+    heads: tuple[int, ...]
+    sums: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much one call will add: a number of examples, and the queries and keys that the longest of them has."""
+
+    examples: int
+    queries: int
+    keys: int
+
+
+class CompiledStat(Protocol):
+    """What the compiled pass asks of a stat."""
+
+    def compiles(self, call: Call) -> type[BinBuffers] | type[CellBuffers] | None:
+        """The kind of buffers that hold all that this stat keeps of the call; None when only ``watch`` can feed it."""
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> BinBuffers | CellBuffers:
+        """The buffers for these heads of the call's site, with room for ``extent``; the call is then fed to them."""
+
+
+Watching = Sequence[tuple[CompiledStat, tuple[int, ...]]]
+
+
+def supports(stats: Watching, call: Call) -> bool:
+    """Whether the compiled pass can feed all these stats, which it can for at most one of each kind."""
+    kinds = [stat.compiles(call) for stat, _ in stats]
+    return bool(kinds) and None not in kinds and len(set(kinds)) == len(kinds)
 
 
 @dataclass
@@ -43,8 +88,8 @@ class Feed:
     Attributes
     ----------
     start, stop : ``[B, Q]``, the keys of every query that count; equal where none do.
-    counts, sums : the records of the histogram and of the mean, where they are watched.
     query_slots, key_slots : ``[B]``, the position of the call's first query and key in each example's own text.
+    bins, cells : the buffers of the stats that asked for them.
     """
 
     call: Call
@@ -52,12 +97,12 @@ class Feed:
     stop: Numbers
     query_slots: Numbers
     key_slots: Numbers
-    counts: SiteRecord | None = None
-    sums: SiteRecord | None = None
+    bins: BinBuffers | None = None
+    cells: CellBuffers | None = None
 
     @classmethod
-    def begin(cls, call: Call, spans: Spans, stats: Watching) -> Feed | None:
-        """Open the records of the call's site and make room in them; None where counts differ between heads."""
+    def begin(cls, call: Call, spans: Spans, stats: Watching) -> Feed:
+        """Ask the stats, which :func:`supports` has approved, for their buffers."""
         batch, queries = spans.start.shape
         query_slots, key_slots = (
             slots[:, 0].expand(batch).contiguous().numpy() for slots in (call.query_slots(), call.key_slots())
@@ -65,72 +110,66 @@ class Feed:
         counted = spans.counted.numpy()
         start = spans.start.contiguous().numpy()
         feed = cls(call, start, numpy.where(counted, spans.stop.numpy(), start), query_slots, key_slots)
+        extent = Extent(batch, 0, 0)
+        if counted.any():
+            last_query = (numpy.arange(queries) + query_slots[:, None])[counted].max()
+            last_key = (feed.stop - 1 + key_slots[:, None])[counted].max()
+            extent = Extent(batch, int(last_query) + 1, int(last_key) + 1)
         for stat, heads in stats:
-            own = tuple(head for head in call.heads if head in set(heads))
-            if isinstance(stat, Histogram):
-                feed.counts = stat.record(call.site, own)
-            elif isinstance(stat, Mean):
-                feed.sums = stat.record(call.site, own)
-                if feed.sums.tensors["counts"].shape[0] != 1:
-                    return None
-                stat.add_examples(feed.sums, batch)
-                if counted.any():
-                    last_query = (numpy.arange(queries) + query_slots[:, None])[counted].max()
-                    last_key = (feed.stop - 1 + key_slots[:, None])[counted].max()
-                    stat.grow(feed.sums, int(last_query) + 1, int(last_key) + 1)
+            chosen = set(heads)
+            buffers = stat.buffers(call, tuple(head for head in call.heads if head in chosen), extent)
+            if isinstance(buffers, BinBuffers):
+                feed.bins = buffers
+            else:
+                feed.cells = buffers
         return feed
 
     def add(self, weights: Tensor, block: Block) -> None:
         """Add the weights ``[B, H, Q, K]`` of a block, float32 and contiguous."""
-        spans = [
+        start, stop = (
             numpy.ascontiguousarray(edge[block.examples, block.queries] - block.keys.start)
             for edge in (self.start, self.stop)
-        ]
+        )
         # The slots belong to the call's first query and key, a block may begin later.
         query_slots = self.query_slots[block.examples] + block.queries.start
         key_slots = self.key_slots[block.examples] + block.keys.start
-        rows = [self._rows(record)[block.heads] for record in (self.counts, self.sums)]
+        bins, cells = self.bins, self.cells
+        bin_rows, cell_rows = (self._rows(buffers)[block.heads] for buffers in (bins, cells))
         following, failed = numpy.zeros(1, dtype=numpy.int64), numpy.zeros(1, dtype=numpy.int64)
-        counts, below = self._addresses(self.counts, "counts", "below_uniform")
-        sums, cells = self._addresses(self.sums, "sums", "counts")
-        sizes = self.sums.tensors["sums"].shape[1:] if self.sums else (0, 0)
         examples, heads, queries, keys = weights.shape
-        known = {
-            "next": following.ctypes.data,
-            "weights": weights.data_ptr(),
-            "examples": examples,
-            "heads": heads,
-            "queries": queries,
-            "keys": keys,
-            "start": spans[0].ctypes.data,
-            "stop": spans[1].ctypes.data,
-            "counts": counts,
-            "counts_row": rows[0].ctypes.data,
-            "below": below,
-            "sums": sums,
-            "sums_row": rows[1].ctypes.data,
-            "sums_queries": sizes[0],
-            "sums_keys": sizes[1],
-            # The cells are shared by all heads and counted with the first of them.
-            "cells": cells if block.heads.start == 0 else 0,
-            "query_slot": query_slots.ctypes.data,
-            "key_slot": key_slots.ctypes.data,
-            "failed": failed.ctypes.data,
-        }
-        parameters = numpy.array([known[name] for name in PARAMETERS], dtype=numpy.int64)
-        team.run(count, parameters.ctypes.data)
+        parameters = team.CountParameters(
+            next=following.ctypes.data,
+            weights=weights.data_ptr(),
+            examples=examples,
+            heads=heads,
+            queries=queries,
+            keys=keys,
+            start=start.ctypes.data,
+            stop=stop.ctypes.data,
+            counts_row=bin_rows.ctypes.data,
+            sums_row=cell_rows.ctypes.data,
+            query_slot=query_slots.ctypes.data,
+            key_slot=key_slots.ctypes.data,
+            failed=failed.ctypes.data,
+        )
+        if bins is not None:
+            parameters.counts = bins.counts.data_ptr()
+            parameters.below_uniform = bins.below_uniform.data_ptr()
+        if cells is not None:
+            parameters.sums = cells.sums.data_ptr()
+            parameters.sums_queries, parameters.sums_keys = cells.sums.shape[1:]
+            if block.heads.start == 0:  # all heads share the counts, so they are counted with the first of them
+                parameters.cells = cells.counts.data_ptr()
+        team.run("count", parameters)
+        if failed[0] == 2:
+            raise MemoryError(f"There is no memory left to count the attention of {self.call.site.name!r}.")
         if failed[0]:
             raise not_finite(self.call.site)
 
-    def _rows(self, record: SiteRecord | None) -> Numbers:
-        """The row of the record for every head of the call, -1 for heads that it does not watch."""
-        heads = () if record is None else record.heads
+    def _rows(self, buffers: BinBuffers | CellBuffers | None) -> Numbers:
+        """The row of the buffers for every head of the call, -1 for heads that are not in them."""
+        heads = () if buffers is None else buffers.heads
         if heads == self.call.heads:
             return numpy.arange(len(heads))
         place = {head: row for row, head in enumerate(heads)}
         return numpy.array([place.get(head, -1) for head in self.call.heads])
-
-    @staticmethod
-    def _addresses(record: SiteRecord | None, *names: str) -> list[int]:
-        """Where the tensors of a record are; 0 when it is not watched."""
-        return [0 if record is None else record.tensors[name].data_ptr() for name in names]

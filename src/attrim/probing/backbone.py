@@ -1,4 +1,7 @@
-"""Hidden states of real tokens only: padding is left out, and each token keeps its slot."""
+"""A frozen model as a source of hidden states: those of real tokens only, packed, each with its slot in the text.
+
+Where the model allows it, empty slots inside of a text are not computed at all.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ from ..errors import DataError, ShapeError
 
 HiddenStates = Tensor | Sequence[Tensor]
 """``[B, L+1, N, D]``, or ``L+1`` tensors ``[B, N, D]`` as models of ``transformers`` give them."""
+_BY_TOKEN = ("input_ids", "token_type_ids")
+# How far hidden states may be apart that are computed with and without the padding inside of a grid.
+_TOLERANCE = 2e-5
 
 
 class Packed(NamedTuple):
@@ -71,9 +77,6 @@ def unpack(values: Tensor, mask: Tensor) -> Tensor:
     return result
 
 
-_BY_TOKEN = ("input_ids", "token_type_ids")
-
-
 class Compacted(NamedTuple):
     """A batch without empty slots.
 
@@ -124,10 +127,6 @@ def has_window(model: nn.Module) -> bool:
     """Whether attention reaches only near places: which ones would change when places move together."""
     config: Any = model.config
     return any(getattr(config, name, None) for name in ("sliding_window", "local_attention", "attention_window"))
-
-
-# How far hidden states may be apart that are computed with and without the padding inside of a grid.
-_TOLERANCE = 2e-5
 
 
 class Backbone:

@@ -1,4 +1,4 @@
-"""Hidden states of a frozen model that were computed once, to train and evaluate probes on."""
+"""Hidden states of a frozen model, computed once and kept, to train and evaluate probes on."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..attention.context import attach
+from ..core.modes import evaluation_mode
 from ..edits.base import Edit
 from ..edits.saving import fingerprint
 from ..errors import ArtefactError, DataError
-from ..evaluation import ZeroCount, evaluation_mode
 from ..models.digests import tokenizer_digest, weights_digest
 from ..models.loading import DTYPES, check_fit, longest_input
 from ..runs.artefact import Artefact
 from ..runs.files import remove_folder, storage
 from ..runs.mapped import Writer, mapped
 from ..runs.run import config_hash
+from ..stats.zero_count import ZeroCount
 from ..tasks.base import Task
 from ..tasks.batching import Batch
 from ..tasks.encoding import IGNORED
@@ -33,6 +34,13 @@ from ..training.data import Epochs
 from .backbone import Backbone, Packed
 
 Rows = NDArray[np.int64]
+STORE = Artefact("features", source="a folder of extract", remedy="remove the folder to compute them again")
+_COLUMNS = ("slots", "starts", "index", "labels")
+# Where the data is read from, and how many examples run together, change nothing.
+_IRRELEVANT = ("data", "batch_size")
+_FORMAT = 1
+# Bytes of hidden states that are kept in memory when there is a choice.
+BUDGET = 512 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,90 +144,6 @@ class CachedStates:
         return torch.cat([column[starts[row] : starts[row + 1]] for row in rows])
 
 
-def orders(count: int, batch_size: int, seed: int, epoch: int) -> list[Rows]:
-    """Which examples are in each batch of an epoch; the last one may be smaller."""
-    numbers = list(range(count))
-    random.Random(f"{seed} {epoch}").shuffle(numbers)
-    return [np.array(numbers[start : start + batch_size]) for start in range(0, count, batch_size)]
-
-
-def joined(columns: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Named columns that came part by part."""
-    return {name: torch.cat([part[name] for part in columns]) for name in columns[0]} if columns else {}
-
-
-STORE = Artefact("features", source="a folder of extract", remedy="remove the folder to compute them again")
-_COLUMNS = ("slots", "starts", "index", "labels")
-
-
-def states_file(folder: Path, key: str) -> Path:
-    """The file with the hidden states of a key; named after it, so that an index never finds the states of another."""
-    return folder / f"states-{key[:16]}.safetensors"
-
-
-def save_columns(features: CachedStates, folder: Path) -> None:
-    """Write all but the hidden states, which are there already; those of another key are removed."""
-    tensors = {name: getattr(features, name) for name in _COLUMNS}
-    for group in ("targets", "token_targets"):
-        tensors |= {f"{group}/{name}": column for name, column in getattr(features, group).items()}
-    entries = {"key": features.key, "zero_share": features.zero_share, "seconds": features.seconds}
-    STORE.save(folder, entries, tensors)
-    with storage(folder):
-        for stale in {*folder.glob("states-*.safetensors")} - {states_file(folder, features.key)}:
-            stale.unlink()
-
-
-def load_features(folder: Path, key: str) -> CachedStates | None:
-    """The features in a folder, if they are those of the key; None when there are none, others, or half of some."""
-    try:
-        if STORE.read_index(folder)["key"] != key:
-            return None
-        index, tensors = STORE.read(folder)
-        states = mapped(states_file(folder, key))
-    except (ArtefactError, OSError, SafetensorError, KeyError):
-        return None  # what is not whole is computed again
-    if len(states) != int(tensors["starts"][-1]):
-        return None
-    fields: dict[str, Any] = {name: tensors[name] for name in _COLUMNS}
-    for group in ("targets", "token_targets"):
-        prefix = f"{group}/"
-        fields[group] = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
-    return CachedStates((states,), **fields, key=key, zero_share=index["zero_share"], seconds=index["seconds"])
-
-
-def remove_features(folder: str | Path) -> None:
-    """Remove the folder of features, if it is there."""
-    folder = Path(folder)
-    with storage(folder):
-        if folder.exists():
-            remove_folder(folder)
-
-
-# Where the data is read from, and how many examples run together, change nothing.
-_IRRELEVANT = ("data", "batch_size")
-_FORMAT = 1
-
-
-def features_key(backbone: nn.Module, task: Task, tokenizer: Any, edits: Sequence[Edit], dtype: str) -> str:
-    """The hash of everything that the hidden states of a task's examples depend on."""
-    options = {name: value for name, value in task.options().items() if name not in _IRRELEVANT}
-    return config_hash(
-        {
-            "format": _FORMAT,
-            "model": weights_digest(backbone),
-            "edits": fingerprint(edits),
-            "task": options,
-            "data": task.fingerprint(),
-            "tokenizer": tokenizer_digest(tokenizer),
-            "dtype": dtype,
-        }
-    )
-
-
-# Bytes of hidden states that are kept in memory when there is a choice.
-BUDGET = 512 * 2**20
-
-
 def extract(
     backbone: nn.Module,
     task: Task,
@@ -306,3 +230,74 @@ def _features(
         zero_share=zero_share,
         seconds=seconds,
     )
+
+
+def features_key(backbone: nn.Module, task: Task, tokenizer: Any, edits: Sequence[Edit], dtype: str) -> str:
+    """The hash of everything that the hidden states of a task's examples depend on."""
+    options = {name: value for name, value in task.options().items() if name not in _IRRELEVANT}
+    return config_hash(
+        {
+            "format": _FORMAT,
+            "model": weights_digest(backbone),
+            "edits": fingerprint(edits),
+            "task": options,
+            "data": task.fingerprint(),
+            "tokenizer": tokenizer_digest(tokenizer),
+            "dtype": dtype,
+        }
+    )
+
+
+def save_columns(features: CachedStates, folder: Path) -> None:
+    """Write all but the hidden states, which are there already; those of another key are removed."""
+    tensors = {name: getattr(features, name) for name in _COLUMNS}
+    for group in ("targets", "token_targets"):
+        tensors |= {f"{group}/{name}": column for name, column in getattr(features, group).items()}
+    entries = {"key": features.key, "zero_share": features.zero_share, "seconds": features.seconds}
+    STORE.save(folder, entries, tensors)
+    with storage(folder):
+        for stale in {*folder.glob("states-*.safetensors")} - {states_file(folder, features.key)}:
+            stale.unlink()
+
+
+def load_features(folder: Path, key: str) -> CachedStates | None:
+    """The features in a folder, if they are those of the key; None when there are none, others, or half of some."""
+    try:
+        if STORE.read_index(folder)["key"] != key:
+            return None
+        index, tensors = STORE.read(folder)
+        states = mapped(states_file(folder, key))
+    except (ArtefactError, OSError, SafetensorError, KeyError):
+        return None  # what is not whole is computed again
+    if len(states) != int(tensors["starts"][-1]):
+        return None
+    fields: dict[str, Any] = {name: tensors[name] for name in _COLUMNS}
+    for group in ("targets", "token_targets"):
+        prefix = f"{group}/"
+        fields[group] = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+    return CachedStates((states,), **fields, key=key, zero_share=index["zero_share"], seconds=index["seconds"])
+
+
+def states_file(folder: Path, key: str) -> Path:
+    """The file with the hidden states of a key; named after it, so that an index never finds the states of another."""
+    return folder / f"states-{key[:16]}.safetensors"
+
+
+def remove_features(folder: str | Path) -> None:
+    """Remove the folder of features, if it is there."""
+    folder = Path(folder)
+    with storage(folder):
+        if folder.exists():
+            remove_folder(folder)
+
+
+def orders(count: int, batch_size: int, seed: int, epoch: int) -> list[Rows]:
+    """Which examples are in each batch of an epoch; the last one may be smaller."""
+    numbers = list(range(count))
+    random.Random(f"{seed} {epoch}").shuffle(numbers)
+    return [np.array(numbers[start : start + batch_size]) for start in range(0, count, batch_size)]
+
+
+def joined(columns: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Named columns that came part by part."""
+    return {name: torch.cat([part[name] for part in columns]) for name in columns[0]} if columns else {}

@@ -17,6 +17,11 @@ from ..training.loop import own_randomness, seed_everything
 from .backbone import HiddenStates, Packed, pack, unpack
 
 STANDARD_DEVIATION = 0.02
+# The probes of these have no dropout before the classifier, a plain linear layer in place of RoBERTa's larger head.
+_WITHOUT_DROPOUT = ("roberta", "camembert", "data2vec-text")
+_DROPOUTS = ("cls_dropout", "classifier_dropout", "hidden_dropout_prob", "hidden_dropout", "dropout", "resid_pdrop")
+STORE = Artefact("probes", source="a folder of save_probe", remedy="save it again")
+_TIED = "embeddings"
 
 
 class Probe(nn.Module):
@@ -189,11 +194,6 @@ class MaskedProbe(Probe):
         return {"layers": self.layers, "hidden": self.hidden, "activation": self.activation}
 
 
-# The probes of these have no dropout before the classifier, a plain linear layer in place of RoBERTa's larger head.
-_WITHOUT_DROPOUT = ("roberta", "camembert", "data2vec-text")
-_DROPOUTS = ("cls_dropout", "classifier_dropout", "hidden_dropout_prob", "hidden_dropout", "dropout", "resid_pdrop")
-
-
 def make_probe(backbone: nn.Module, task: Task, *, seed: int = 0) -> Probe:
     """Make a new probe for a model without a head.
 
@@ -253,9 +253,7 @@ def _beside(probe: Probe, backbone: nn.Module) -> Probe:
     return probe.to(next(backbone.parameters()).device)
 
 
-STORE = Artefact("probes", source="a folder of save_probe", remedy="save it again")
 KINDS: dict[str, type[Probe]] = {kind.kind: kind for kind in (SequenceProbe, TokenProbe, MaskedProbe)}
-_TIED = "embeddings"
 
 
 def save_probe(probe: Probe, folder: str | Path, about: Mapping[str, Any] | None = None) -> Path:

@@ -1,4 +1,8 @@
-"""Trained tensors of an edit, one a site, as a module: the training loop then finds, checkpoints and resumes them."""
+"""A model and a probe as one module that trains and answers like any model with a head (PAPA, arXiv 2211.03495).
+
+What an edit learns for every site (lambdas, constants) is in it as parameters, so that the training loop finds,
+checkpoints and resumes them.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,9 @@ from ..training.recipe import ProbeRecipe
 from .backbone import Backbone, unpack
 from .probe import Probe
 
+Trained = Literal["probe", "lambdas", "constants", "everything"]
+"""What is trained: the probe alone, with the lambdas, with the constants, or with the whole model."""
+
 
 class PerSite(nn.Module):
     """One parameter a site.
@@ -47,10 +54,6 @@ class PerSite(nn.Module):
     def copied(self) -> dict[str, Tensor]:
         """Copies of the present values by site name."""
         return {name: value.detach().cpu().clone() for name, value in self.by_site().items()}
-
-
-Trained = Literal["probe", "lambdas", "constants", "everything"]
-"""What is trained: the probe alone, with the lambdas, with the constants, or with the whole model."""
 
 
 class Probed(nn.Module):

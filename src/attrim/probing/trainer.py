@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from ..evaluation import evaluation_mode, result_of
+from ..core.modes import evaluation_mode
+from ..evaluation import result_of
 from ..runs.result import Result
 from ..tasks.base import Array, Task
 from ..training.callbacks import Callback

@@ -1,4 +1,4 @@
-"""How sure a difference between two evaluations of the same examples is: paired bootstrap and McNemar's test."""
+"""The result of one evaluation, and how sure its difference from another is: paired bootstrap and McNemar's test."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .run import Run
 Columns = Mapping[str, NDArray[Any]]
 Metric = Callable[[Columns], NDArray[np.float64]]
 """Columns of per-example numbers ``[..., N]`` to one value ``[...]``: vectorised over leading axes."""
-
 # Values gathered at once while resampling; bounds the memory whatever the number of examples.
 BLOCK = 2_000_000
+Array = NDArray[Any]
+CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,6 @@ def _matching(before: Columns, after: Columns) -> tuple[list[str], int]:
     if size == 0:
         raise DataError("There are no examples to compare; raise the limit or check the data.")
     return names, size
-
-
-Array = NDArray[Any]
-CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
 
 
 @dataclass(frozen=True)

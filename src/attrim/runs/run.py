@@ -1,4 +1,8 @@
-"""The results of a run in SQLite: settings with their metrics, and predictions example by example."""
+"""Run folders: what a study was asked and found, under a name that follows from its configuration.
+
+``config.json`` has the configuration, ``versions.json`` the versions of the packages, ``results.sqlite`` the settings
+with their metrics and their predictions example by example, ``arrays`` larger tensors.
+"""
 
 from __future__ import annotations
 
@@ -34,111 +38,23 @@ CREATE TABLE IF NOT EXISTS predictions (
 CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
-
-class Tables:
-    """The tables in ``results.sqlite``; a setting is stored in one transaction, all or nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._database: sqlite3.Connection | None = None
-        with storage(folder):
-            self._connection().executescript(_SCHEMA)
-
-    def store(
-        self,
-        setting: str,
-        metrics: Mapping[str, float],
-        predictions: Mapping[str, NDArray[Any]] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Keep the results of one setting, all or nothing; what it held before is replaced.
-
-        Parameters
-        ----------
-        predictions : columns ``[N]`` of numbers, one value an example.
-        fields : anything else as JSON values.
-        """
-        with storage(self.folder), self._connection() as database:
-            place = database.execute("SELECT coalesce(max(place), -1) + 1 FROM settings").fetchone()[0]
-            database.execute("DELETE FROM settings WHERE name = ?", (setting,))
-            row = (setting, place, time.time(), json.dumps(fields or {}))
-            database.execute("INSERT INTO settings VALUES (?, ?, ?, ?)", row)
-            rows: Iterable[tuple[Any, ...]] = ((setting, metric, float(value)) for metric, value in metrics.items())
-            database.executemany("INSERT INTO metrics VALUES (?, ?, ?)", rows)
-            for name, column in (predictions or {}).items():
-                rows = ((setting, name, number, value) for number, value in enumerate(np.asarray(column).tolist()))
-                database.executemany("INSERT INTO predictions VALUES (?, ?, ?, ?)", rows)
-
-    def settings(self) -> list[str]:
-        """The names of the stored settings, in the order they were stored."""
-        return [row[0] for row in self._query("SELECT name FROM settings ORDER BY place")]
-
-    def fields(self, setting: str) -> dict[str, Any] | None:
-        """The fields of a stored setting; None when it is not stored yet."""
-        rows = self._query("SELECT fields FROM settings WHERE name = ?", setting)
-        return json.loads(rows[0][0]) if rows else None
-
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """Every stored setting's metrics by name."""
-        table: dict[str, dict[str, float]] = {setting: {} for setting in self.settings()}
-        for setting, metric, value in self._query("SELECT setting, metric, value FROM metrics"):
-            table[setting][metric] = float("nan") if value is None else value
-        return table
-
-    def predictions(self, setting: str) -> dict[str, NDArray[Any]]:
-        """The per-example columns of a stored setting."""
-        columns: dict[str, list[float]] = {}
-        question = "SELECT name, value FROM predictions WHERE setting = ? ORDER BY name, example"
-        for name, value in self._query(question, setting):
-            columns.setdefault(name, []).append(float("nan") if value is None else value)
-        return {name: np.array(values) for name, values in columns.items()}
-
-    @property
-    def finished(self) -> bool:
-        """Whether :meth:`finish` was called."""
-        return bool(self._query("SELECT 1 FROM state WHERE key = 'finished'"))
-
-    def finish(self) -> None:
-        """Mark the run as complete."""
-        with storage(self.folder), self._connection() as database:
-            database.execute("INSERT OR REPLACE INTO state VALUES ('finished', ?)", (str(time.time()),))
-
-    def close(self) -> None:
-        """Close the database; every result is already on disk."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._database is None:
-            self._database = sqlite3.connect(self.folder / "results.sqlite", timeout=60)
-            self._database.execute("PRAGMA foreign_keys = ON")
-            self._database.execute("PRAGMA synchronous = FULL")
-        return self._database
-
-    def _query(self, question: str, *values: Any) -> list[tuple[Any, ...]]:
-        with storage(self.folder):
-            return self._connection().execute(question, values).fetchall()
-
-
 _PACKAGES = ("attrim", "torch", "transformers", "datasets", "numpy", "safetensors")
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
-    """Hash a configuration of JSON values; the order of keys does not matter."""
-    return hashlib.sha256(_dump(config).encode()).hexdigest()
-
-
-class Run(Tables):
+class Run:
     """One run folder: ``config.json``, ``versions.json``, ``results.sqlite`` and ``arrays/*.safetensors``.
 
-    Use :meth:`open` (or :meth:`read` for looking only), best in a ``with`` statement.
+    Use :meth:`open` (or :meth:`read` for looking only), best in a ``with`` statement. A setting is stored in one
+    transaction, all or nothing.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        super().__init__(folder)
+        self.folder = folder
         self.config = config
         self.key = config_hash(config)
+        self._database: sqlite3.Connection | None = None
+        with storage(folder):
+            self._connection().executescript(_SCHEMA)
 
     @classmethod
     def open(cls, where: str | Path, config: Mapping[str, Any], name: str = "run") -> Run:
@@ -206,6 +122,65 @@ class Run(Tables):
                 f"{self.folder / name} is missing or damaged ({error}); repeat the command of this run."
             ) from error
 
+    def store(
+        self,
+        setting: str,
+        metrics: Mapping[str, float],
+        predictions: Mapping[str, NDArray[Any]] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep the results of one setting, all or nothing; what it held before is replaced.
+
+        Parameters
+        ----------
+        predictions : columns ``[N]`` of numbers, one value an example.
+        fields : anything else as JSON values.
+        """
+        with storage(self.folder), self._connection() as database:
+            place = database.execute("SELECT coalesce(max(place), -1) + 1 FROM settings").fetchone()[0]
+            database.execute("DELETE FROM settings WHERE name = ?", (setting,))
+            row = (setting, place, time.time(), json.dumps(fields or {}))
+            database.execute("INSERT INTO settings VALUES (?, ?, ?, ?)", row)
+            rows: Iterable[tuple[Any, ...]] = ((setting, metric, float(value)) for metric, value in metrics.items())
+            database.executemany("INSERT INTO metrics VALUES (?, ?, ?)", rows)
+            for name, column in (predictions or {}).items():
+                rows = ((setting, name, number, value) for number, value in enumerate(np.asarray(column).tolist()))
+                database.executemany("INSERT INTO predictions VALUES (?, ?, ?, ?)", rows)
+
+    def settings(self) -> list[str]:
+        """The names of the stored settings, in the order they were stored."""
+        return [row[0] for row in self._query("SELECT name FROM settings ORDER BY place")]
+
+    def fields(self, setting: str) -> dict[str, Any] | None:
+        """The fields of a stored setting; None when it is not stored yet."""
+        rows = self._query("SELECT fields FROM settings WHERE name = ?", setting)
+        return json.loads(rows[0][0]) if rows else None
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Every stored setting's metrics by name."""
+        table: dict[str, dict[str, float]] = {setting: {} for setting in self.settings()}
+        for setting, metric, value in self._query("SELECT setting, metric, value FROM metrics"):
+            table[setting][metric] = float("nan") if value is None else value
+        return table
+
+    def predictions(self, setting: str) -> dict[str, NDArray[Any]]:
+        """The per-example columns of a stored setting."""
+        columns: dict[str, list[float]] = {}
+        question = "SELECT name, value FROM predictions WHERE setting = ? ORDER BY name, example"
+        for name, value in self._query(question, setting):
+            columns.setdefault(name, []).append(float("nan") if value is None else value)
+        return {name: np.array(values) for name, values in columns.items()}
+
+    @property
+    def finished(self) -> bool:
+        """Whether :meth:`finish` was called."""
+        return bool(self._query("SELECT 1 FROM state WHERE key = 'finished'"))
+
+    def finish(self) -> None:
+        """Mark the run as complete."""
+        with storage(self.folder), self._connection() as database:
+            database.execute("INSERT OR REPLACE INTO state VALUES ('finished', ?)", (str(time.time()),))
+
     def save_arrays(self, name: str, tensors: Mapping[str, Any]) -> Path:
         """Write named tensors to ``arrays/NAME.safetensors``."""
         path = self._array_path(name)
@@ -227,11 +202,28 @@ class Run(Tables):
                 f"{path} is missing or damaged ({error}); remove the run's folder to repeat it."
             ) from error
 
+    def close(self) -> None:
+        """Close the database; every result is already on disk."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._database is None:
+            self._database = sqlite3.connect(self.folder / "results.sqlite", timeout=60)
+            self._database.execute("PRAGMA foreign_keys = ON")
+            self._database.execute("PRAGMA synchronous = FULL")
+        return self._database
+
+    def _query(self, question: str, *values: Any) -> list[tuple[Any, ...]]:
+        with storage(self.folder):
+            return self._connection().execute(question, values).fetchall()
 
     def _array_path(self, name: str) -> Path:
         # A tidy name alone could be the same for two settings.
@@ -245,6 +237,11 @@ class Run(Tables):
             seen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
             if versions not in seen:
                 replace_file(path, json.dumps([*seen, versions], indent=2).encode())
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Hash a configuration of JSON values; the order of keys does not matter."""
+    return hashlib.sha256(_dump(config).encode()).hexdigest()
 
 
 def _dump(values: Mapping[str, Any]) -> str:

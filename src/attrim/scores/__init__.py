@@ -1,5 +1,7 @@
 """Scores: one number for every head, and the orders and budgets that come of it. One score a file."""
 
+from typing import Any
+
 from ..core.registry import SCORES
 from .base import Score, ScoreInputs, Scores, register
 from .orders import RankCorrelation, budget, budget_size, rank_correlation
@@ -15,3 +17,11 @@ __all__ = [
     "rank_correlation",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return SCORES.attribute(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *SCORES.by_class_name()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ class Score:
     unit: Unit | None = None
 
     def __post_init__(self) -> None:
-        for name, known in self.abilities().items():
+        for name, known in self.choices().items():
             given = getattr(self, name)
             if given is None:
                 object.__setattr__(self, name, known[0] if known else None)
@@ -102,7 +103,7 @@ class Score:
                 raise ParameterError(f"The score {self.registered_name!r} cannot have {name}={given!r}; {way_out}.")
 
     @classmethod
-    def abilities(cls) -> dict[str, tuple[str, ...]]:
+    def choices(cls) -> dict[str, tuple[str, ...]]:
         """What target, reduction, scope and unit can be, the usual one first."""
         return {"target": cls.targets, "reduction": cls.reductions, "scope": cls.scopes, "unit": cls.units}
 
@@ -165,10 +166,12 @@ class Score:
 
     def options(self) -> dict[str, Any]:
         """The parameters that have a value, as JSON values."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        plain: dict[str, Any] = json.loads(json.dumps(given))
+        return plain
 
     def with_seed(self, seed: int) -> Self:
-        """The same score with another seed; the score itself, where nothing is drawn or trained."""
+        """The same score with another seed; the score itself, where nothing is drawn."""
         known = {item.name for item in dataclasses.fields(self)}
         return dataclasses.replace(self, seed=seed) if "seed" in known else self  # type: ignore[call-arg]
 
@@ -319,4 +322,4 @@ class Scores:
             options, sign = fields.get("options", {}), fields.get("large_is_important", True)
             return cls(values, sites, fields["name"], options, sign, fields.get("heads"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtefactError(f"These are no saved scores ({error}); compute them again.") from error
+            raise ArtefactError(f"These are not saved scores ({error}); compute them again.") from error

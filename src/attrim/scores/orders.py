@@ -1,4 +1,4 @@
-"""How many heads of an order to take: budgets are its first entries, so that each holds all smaller ones."""
+"""What is done with orders of heads: take their first entries (a budget holds all smaller ones), and compare them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def budget_size(k: Budget, total: int) -> int:
         number = Fraction(-1)
     if isinstance(k, bool) or number < 0 or number > (1 if share else total):
         raise ParameterError(
-            f"{k!r} is no budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or all."
+            f"{k!r} is not a budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or all."
         )
     return int(number * total) if share else int(number)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ def random_scores(sites: Sequence[Site], seed: int = 0) -> Scores:
     values = {
         site.name: torch.rand(
             site.heads,
-            generator=torch.Generator().manual_seed(zlib.crc32(f"{seed} {site.name}".encode())),
+            generator=torch.Generator().manual_seed(site.seed(seed)),
             dtype=torch.float64,
         )
         for site in sites

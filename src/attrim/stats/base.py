@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from ..core.call import Call
+from ..core.call import Call, not_finite
+from ..core.charts import Chart, Table
 from ..core.registry import STATS
 from ..core.site import Site
 from ..errors import ArtefactError, DataError, SelectionError
+from ..kernels.feed import BinBuffers, CellBuffers, Extent
 from .integers import grown, normalise_wide
 
 register = STATS.register
@@ -52,6 +54,25 @@ class Stat:
         """
         raise NotImplementedError
 
+    def compiles(self, call: Call) -> type[BinBuffers] | type[CellBuffers] | None:
+        """Which buffers of the compiled pass hold all that this stat keeps of a call; None leaves it to ``watch``."""
+        return None
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> BinBuffers | CellBuffers:
+        """The buffers that :meth:`compiles` names, which the compiled pass then feeds in place of ``watch``.
+
+        Parameters
+        ----------
+        heads : the heads of the call's site that are watched.
+        extent : what the call needs room for.
+        """
+        raise NotImplementedError
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "watch" in vars(cls) and "compiles" not in vars(cls):
+            cls.compiles = Stat.compiles  # type: ignore[method-assign]  # what the parent's buffers hold is not enough
+
     def update(self, weights: Tensor, mask: Tensor | None = None, site: Site | None = None) -> None:
         """Add a plain tensor ``[B, H, Q, K]`` from no model; ``mask`` as in :meth:`attrim.core.call.Call.plain`."""
         self.watch(weights, Call.plain(weights, mask, site))
@@ -68,6 +89,20 @@ class Stat:
     def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:
         """The inverse of :meth:`state`."""
         raise NotImplementedError
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """What was counted as tables; ``tokenizer`` gives tokens their names where a stat is about tokens."""
+        del tokenizer
+        return []
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """What was counted as charts; ``tokenizer`` as in :meth:`tables`."""
+        del tokenizer
+        return []
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers that are small enough to print, as JSON values."""
+        return {}
 
 
 Rule = Literal["add", "wide", "maximum", "minimum"]
@@ -226,10 +261,3 @@ def finite(weights: Tensor, valid: Tensor, site: Site) -> Tensor:
     if not bool(torch.isfinite(weights).all()):
         raise not_finite(site)
     return weights
-
-
-def not_finite(site: Site) -> DataError:
-    """The error for weights that are not numbers."""
-    return DataError(
-        f"The attention weights at {site.name!r} hold NaN or infinity; check the model's dtype and inputs."
-    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from torch import Tensor
 
+from ..core.charts import Chart, Table
 from ..core.registry import STATS
 from ..errors import ArtefactError, AttrimError, ParameterError, UnknownName, nearest
 from ..runs.artefact import Artefact
@@ -105,6 +107,14 @@ class Stats(Mapping[str, Stat]):
         wanted = [(type(stat), stat.options()) for stat in stats]
         return known if [(type(stat), stat.options()) for stat in known.values()] == wanted else None
 
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The tables of all stats; those of a second stat of one class have its number in their names."""
+        return [table for name, stat in self.items() for table in _numbered(name, stat, stat.tables(tokenizer))]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The charts of all stats, named like the tables."""
+        return [chart for name, stat in self.items() for chart in _numbered(name, stat, stat.charts(tokenizer))]
+
     @staticmethod
     def origin_of(folder: str | Path) -> Origin:
         """What the stats in ``folder`` were measured on, without reading the stats."""
@@ -112,6 +122,15 @@ class Stats(Mapping[str, Stat]):
             return Origin.from_json(STORE.read_index(folder)["origin"])
         except (KeyError, TypeError, ValueError) as error:
             raise STORE.damaged(folder, str(error)) from error
+
+
+Shown = TypeVar("Shown", bound=Chart)
+
+
+def _numbered(name: str, stat: Stat, shown: Iterable[Shown]) -> list[Shown]:
+    """Charts with the number of their stat among those of its class (``-2``) in their names."""
+    number = name.removeprefix(type(stat).__name__)
+    return [dataclasses.replace(chart, name=f"{chart.name}{number}") for chart in shown]
 
 
 class UnknownStat(UnknownName, KeyError):

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy
 import torch
 from torch import Tensor
 
 from ..core.call import Call
-from ..edits.base import Edit
-from ..edits.parse import parse_edit
+from ..core.charts import Chart, Column, Panels, Table
+from ..core.registry import EDITS
+from ..core.text import parse
 from .base import Rule, SiteStat, finite, register
 from .bins import log_edges
+from .display import row_overlays
 from .integers import add_words, from_wide, lasting_zeros, to_fixed
 from .rowfacts import row_counts, row_shares
+
+if TYPE_CHECKING:
+    from ..edits.base import Edit
 
 
 @register("row-distance")
@@ -40,7 +47,8 @@ class RowDistance(SiteStat):
     _edits: Mapping[str, Edit | None] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._edits = self.edits if isinstance(self.edits, Mapping) else {text: parse_edit(text) for text in self.edits}
+        given = self.edits
+        self._edits = given if isinstance(given, Mapping) else {text: parse(EDITS, text) for text in given}
         self.edits = tuple(self._edits)  # what is saved, and what other stats are compared with
 
     @cached_property
@@ -49,7 +57,7 @@ class RowDistance(SiteStat):
 
     @cached_property
     def _ready(self) -> list[Edit]:
-        return [edit or parse_edit(name) for name, edit in self._edits.items()]
+        return [edit or parse(EDITS, name) for name, edit in self._edits.items()]
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
@@ -100,6 +108,39 @@ class RowDistance(SiteStat):
         """Float64 ``[sites, heads, edits, bins]``: the same after each edit."""
         return self._shares("after")
 
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The distance and the row sums of every edit, the mean over all heads."""
+        del tokenizer
+        distance, sums = (
+            numpy.nanmean(numpy.asarray(table), axis=(0, 1)) for table in (self.distance(), self.row_sum())
+        )
+        columns = [Column("edit"), Column("Jensen-Shannon distance", "number", 4), Column("sum of a row", "number", 4)]
+        rows = list(zip(self.edits, distance.tolist(), sums.tolist(), strict=True))
+        return [Table("row-distance", "How far edited rows are from the original ones", columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The rows' histograms after each edit over the original ones, all heads together."""
+        del tokenizer
+        return [self.overlay_chart("edited-rows")] if self.edits else []
+
+    def overlay_chart(self, name: str, place: int | None = None, head: int | None = None) -> Panels:
+        """The rows' histograms after each edit over the original ones: of all heads, or of one.
+
+        Parameters
+        ----------
+        place, head : number of the site among :attr:`sites`, and of the head.
+        """
+        tables = [numpy.asarray(table) for table in (self.rows_before(), self.rows_after(), self.distance())]
+        if place is None or head is None:
+            before, after, distance = (numpy.nanmean(table, axis=(0, 1)) for table in tables)
+            title = "all heads"
+        else:
+            before, after, distance = (table[place, head] for table in tables)
+            title = f"layer {self.sites[place].layer} head {head}"
+        names = [f"{edit.removeprefix('quantize:')}: {far:.2f}" for edit, far in zip(self.edits, distance, strict=True)]
+        edited = dict(zip(names, after, strict=True))
+        return row_overlays(name, f"{title}; behind each name the JS distance", before, edited, self.floor)
+
     @classmethod
     def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:
         """The inverse of :meth:`state`; it can be read and merged, but not go on with edits that have own names."""
@@ -117,9 +158,67 @@ class RowDistance(SiteStat):
         )
 
 
+@dataclass(eq=False)
+class RowDivergence(SiteStat):
+    """Mean Jensen-Shannon divergence between each row of attention and what an edit makes of it, in nats.
+
+    Only rows of real queries with an allowed key count, and all of them the same. A row that the edit leaves empty
+    counts as one that has nothing in common with the attention, log 2. The model computes without the edit.
+
+    Parameters
+    ----------
+    edit : an edit of weights, such as ``Constant(mean)``. Two stats merge when they have the very same one.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {"divergence": "wide"}
+    edit: Edit
+
+    def empty(self, heads: int) -> dict[str, Tensor]:
+        """See :meth:`SiteStat.empty`."""
+        return {
+            "rows": torch.zeros(heads, dtype=torch.int64),
+            "divergence": torch.zeros(heads, 2, dtype=torch.int64),
+        }
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
+        kept = self.record(call.site, call.heads).tensors
+        for example in range(tensor.shape[0]):
+            one = call.for_example(example)
+            valid = one.valid[0].expand(tensor.shape[1:])
+            weights = tensor[example : example + 1].double()
+            constants = finite(self.edit.edit_weights(weights, one)[0], valid, call.site)
+            rows = row_divergence(finite(weights[0], valid, call.site), constants)
+            real = valid.any(-1)
+            kept["rows"] += real.sum(-1).cpu()
+            add_words(kept["divergence"], to_fixed(torch.where(real, rows, 0.0)).cpu())
+
+    def values(self) -> dict[str, Tensor]:
+        """The mean over rows, float64 ``[heads watched]`` by site name."""
+        return {
+            name: from_wide(record.tensors["divergence"]) / record.tensors["rows"].clamp(min=1)
+            for name, record in self.records.items()
+        }
+
+
 def jensen_shannon(left: Tensor, right: Tensor) -> Tensor:
     """Jensen-Shannon distance between counts ``[..., bins]``: float64 ``[...]``, from 0 to sqrt(log 2)."""
     left, right = (side.double() / side.sum(-1, keepdim=True).clamp(min=1) for side in (left, right))
+    return _divergence(left, right).clamp(min=0).sqrt()
+
+
+def row_divergence(left: Tensor, right: Tensor) -> Tensor:
+    """Jensen-Shannon divergence between rows ``[..., K]`` that sum to 1: ``[...]``, from 0 to log 2 (in nats).
+
+    A row of zeros has nothing in common with any other, so it gives log 2.
+    """
+    empty = (left.sum(-1) == 0) | (right.sum(-1) == 0)
+    return _divergence(left, right).clamp(0, math.log(2)).masked_fill(empty, math.log(2))
+
+
+def _divergence(left: Tensor, right: Tensor) -> Tensor:
+    """Half the Kullback-Leibler divergence of each side from the middle, ``[...]``; rounding may take it below 0."""
     middle = (left + right) / 2
-    divergence = sum(torch.special.xlogy(side, side / middle.clamp(min=1e-300)).sum(-1) for side in (left, right)) / 2
-    return torch.as_tensor(divergence).clamp(min=0).sqrt()
+    # Where both are zero the logarithm is never taken: xlogy(0, y) is 0.
+    parts = [torch.special.xlogy(side, side / middle.clamp(min=1e-300)).sum(-1) for side in (left, right)]
+    return (parts[0] + parts[1]) / 2

@@ -4,17 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import (
+    Axis,
+    Bins,
+    Chart,
+    Column,
+    Curve,
+    Distribution,
+    HeadMatrix,
+    Matrix,
+    Panels,
+    Pattern,
+    Reference,
+    Series,
+    Table,
+)
+from ..core.site import Site
 from ..errors import ParameterError
+from ..kernels.feed import BinBuffers, Extent
 from .base import SiteStat, finite, register
 from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges
+from .display import (
+    WEIGHT,
+    Varying,
+    head_bar_panels,
+    head_bars,
+    histogram_of_heads,
+    layer_curve,
+    layer_mean,
+    log_grid,
+    site_file,
+    site_label,
+    weight_axis,
+)
 from .integers import lasting_zeros
-from .rowfacts import RowFacts, row_facts
+from .rowfacts import DECILES, RowCurves, RowFacts, row_facts
+
+BARS = (1e-4, 1e-3, 1e-2)
+BINNED = (
+    "≤ a bar: read from bins 2 to 3 % wide, exact but for the weights in the bar's own bin (it matters where many "
+    "equal the bar); < 1/n: exact."
+)
 
 
 @register("histogram")
@@ -65,6 +102,15 @@ class Histogram(SiteStat):
             kept["below_uniform"] += ((weights < uniform) & valid).sum((1, 2)).cpu()
             if edges is not None:
                 row_facts(weights, valid, edges, self.floor, self.bar).add_to(kept)
+
+    def compiles(self, call: Call) -> type[BinBuffers] | None:
+        """See :meth:`Stat.compiles`."""
+        return None if self.rows else BinBuffers
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> BinBuffers:
+        """See :meth:`Stat.buffers`."""
+        kept = self.record(call.site, heads).tensors
+        return BinBuffers(heads, kept["counts"], kept["below_uniform"])
 
     @property
     def total(self) -> Tensor:
@@ -160,6 +206,236 @@ class Histogram(SiteStat):
         counts = self.median_bins().double()
         distance = torch.arange(self.bins) - self.median_bin()[..., None]
         return ((counts * distance**2).sum(-1) / counts.sum(-1)).sqrt()
+
+    def shares(self, bars: Sequence[float] = BARS) -> dict[str, list[float]]:
+        """The share of weights up to each bar, and below 1/n: one number a site and, last, one for all.
+
+        Heads count by their number of weights, so that the numbers are shares of all weights.
+        """
+        totals = numpy.asarray(self.total, dtype=float)
+        columns = {f"≤ {bar:g}": self.sparsity(bar) for bar in bars}
+        columns["< 1/n"] = self.share_below_uniform()
+        result = {}
+        for name, values in columns.items():
+            counted = numpy.nan_to_num(numpy.asarray(values, dtype=float)) * totals
+            result[name] = [*(counted.sum(1) / totals.sum(1)).tolist(), float(counted.sum() / totals.sum())]
+        return result
+
+    def summary(self) -> dict[str, Any]:
+        """See :meth:`Stat.summary`: the sites, how many weights were counted, and the share of small ones."""
+        return {
+            "sites": [site.name for site in self.sites],
+            "weights": int(self.total.sum()),
+            "share": self.shares(),
+        }
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The share of small weights, one row for each site and one for all of them."""
+        del tokenizer
+        shares, totals = self.shares(), numpy.asarray(self.total).sum(1)
+        columns = [Column("role"), Column("layer"), Column("weights", "count")]
+        rows: list[list[Any]] = [[site.role, site.layer, totals[row]] for row, site in enumerate(self.sites)]
+        rows.append(["all", None, totals.sum()])
+        return [
+            Table(
+                "shares",
+                "How small the attention weights are (share of weights)",
+                columns=[*columns, *(Column(name, "percent", 1) for name in shares)],
+                rows=[[*row, *(column[place] for column in shares.values())] for place, row in enumerate(rows)],
+                caption=BINNED,
+                sections=[len(rows) - 1],
+            )
+        ]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """How the weights are distributed, in all heads and in each; with ``rows``, in single rows, too."""
+        del tokenizer
+        found: list[Chart] = [
+            self.distribution_chart(),
+            self.sparsity_chart("sparsity-of-heads", 1e-3),
+            self.heads_chart(),
+            self.bars_chart(),
+        ]
+        if self.rows:
+            found += [self.rows_chart(site) for site in self.sites]
+            found += self.row_charts()
+        return found
+
+    def distribution_chart(self, floor: float = 1e-10, bins_per_decade: int = 10) -> Panels:
+        """How the values of every site are distributed (left), and the share of them up to a value (right).
+
+        Parameters
+        ----------
+        floor : the smallest value on the axis; what lies below it counts in the cumulative curve.
+        bins_per_decade : how fine the histogram is.
+        """
+        decades = round(-numpy.log10(floor))
+        edges = log_grid(floor, decades * bins_per_decade)
+        totals = numpy.asarray(self.total).sum(-1)
+        counts = numpy.asarray(self.counts([0.0, *edges])).sum(1)  # [sites, bins]; the first bin is below the floor
+        density = counts[:, 1:] * bins_per_decade / totals[:, None]
+        cumulative = counts.cumsum(1) / totals[:, None]
+        names = [site_label(site) for site in self.sites]
+        whole = counts.sum(0)
+        left = Distribution(
+            "",
+            edges=edges,
+            bins=[
+                *(Bins(name, values, "ordered") for name, values in zip(names, density, strict=True)),
+                Bins("all", whole[1:] * bins_per_decade / totals.sum(), "total"),
+            ],
+            x=weight_axis(floor),
+            y=Axis("share of weights per decade", low=0.0),
+        )
+        right = Curve(
+            "",
+            series=[
+                *(Series(name, edges, values, look="ordered") for name, values in zip(names, cumulative, strict=True)),
+                Series("all", edges, whole.cumsum() / totals.sum(), look="total"),
+            ],
+            x=weight_axis(floor),
+            y=Axis("share of weights up to this value", low=0.0, high=1.0),
+            references=[Reference(bar, along="vertical") for bar in (1e-3, 1e-2)],
+        )
+        return Panels("distribution", charts=[left, right], across=2, legend="site")
+
+    def sparsity_chart(self, name: str, bar: float) -> HeadMatrix:
+        """The share of small weights of every head."""
+        return HeadMatrix.of(name, self.sparsity(bar), self.sites, f"share of weights ≤ {bar:g}", low=0.0, high=1.0)
+
+    def heads_chart(self, floor: float = 1e-8, bins_per_decade: int = 5) -> Panels:
+        """A small histogram of every head, each scaled to its own peak; the dotted line is the median.
+
+        Weights below ``floor`` are counted in the first bin.
+        """
+        decades = round(-numpy.log10(floor))
+        edges = log_grid(floor, decades * bins_per_decade)
+        counts = numpy.asarray(self.counts([0.0, *edges[1:]]), dtype=float)
+        median = numpy.asarray(self.quantile(0.5))
+        panels = [
+            Distribution(
+                "",
+                edges=edges,
+                bins=[Bins("", counts[row, head], filled=True)],
+                x=weight_axis(floor, ""),
+                references=[Reference(max(float(median[row, head]), floor), along="vertical")]
+                if numpy.isfinite(median[row, head])
+                else [],
+            )
+            for row, head in numpy.ndindex(counts.shape[:2])
+        ]
+        several = len({site.role for site in self.sites}) > 1
+        return Panels(
+            "histogram-of-heads",
+            charts=panels,
+            rows=[site_label(site) if several else str(site.layer) for site in self.sites],
+            columns=[str(head) for head in range(counts.shape[1])],
+            x_label=f"{WEIGHT} (a column for each head, a row for each layer, each with its own scale)",
+            share_x=True,
+            compact=True,
+        )
+
+    def bars_chart(self, low: float = 1e-8, points: int = 81) -> Panels:
+        """For each site, the share of weights that are not above a bar: a line for each head, dashed for the site."""
+        bars = log_grid(low, points - 1)
+        shares = numpy.stack([numpy.asarray(self.sparsity(float(bar))) for bar in bars], -1)  # [sites, heads, points]
+        totals = numpy.asarray(self.total, dtype=float)[..., None]
+        whole = numpy.nansum(shares * totals, 1) / totals.sum(1)
+        panels = [
+            Curve(
+                "",
+                site_label(site),
+                series=[
+                    *(Series(f"head {head}", bars, line, look="ordered") for head, line in enumerate(shares[place])),
+                    Series("all heads", bars, whole[place], look="total"),
+                ],
+                x=weight_axis(low, ""),
+                y=Axis("", low=0.0, high=1.0),
+            )
+            for place, site in enumerate(self.sites)
+        ]
+        return Panels(
+            "sparsity-against-bar",
+            charts=panels,
+            x_label="bar",
+            y_label="share of weights ≤ bar",
+            share_x=True,
+            share_y=True,
+            compact=True,
+        )
+
+    def rows_chart(self, site: Site, curves: RowCurves | None = None) -> Panels:
+        """How the weights of single query rows are distributed, for each head of a site.
+
+        Bars (left axis) are the mean of the rows' histograms. Line and bands (right axis) are the median, 50 % and 90 %
+        of the rows' cumulative curves: Ji et al. 2021 (https://arxiv.org/abs/2106.01335) draw every row.
+
+        Parameters
+        ----------
+        curves : measured with the floor and bins of this histogram; without them there are no lines.
+        """
+        row = [other.name for other in self.sites].index(site.name)
+        edges = log_grid(self.floor, self.bins)
+        shares = numpy.asarray(self.row_histogram())[row]
+        lines = [[] for _ in shares] if curves is None else [[line] for line in curves.lines(site)]
+        right = Axis("share up to the value", low=0.0, high=1.0)
+        panels = [
+            Distribution(
+                "",
+                f"head {head}",
+                edges=edges,
+                bins=[Bins("", share, filled=True)],
+                x=weight_axis(self.floor, ""),
+                y=Axis("", low=0.0, high=0.2),
+                lines=lines[head],
+                right=right if lines[head] else None,
+            )
+            for head, share in enumerate(shares)
+        ]
+        return Panels(
+            site_file("rows", site),
+            charts=panels,
+            x_label=f"{WEIGHT}, {site.role} layer {site.layer}",
+            y_label="share of a row's weights (bars)",
+            share_x=True,
+            share_y=True,
+            compact=True,
+        )
+
+    def row_charts(self) -> list[Chart]:
+        """What the rows of all heads are like: how sparse, how alike, around which weight."""
+        title = f"mean median bin ({self.bins} bins from {self.floor:g} to 1)"
+        return [
+            self.sparsity_chart("row-sparsity-of-heads", self.bar),
+            self.deciles_chart(),
+            head_bar_panels("median-of-rows", "", [head_bars("median bin", {"": self.median_bars()}, self.sites)]),
+            histogram_of_heads("median-of-rows-histogram", "", title, {"": self.median_bin()}),
+            layer_curve("diversity", "", "diversity (bins)", {"": layer_mean(self.diversity())}),
+        ]
+
+    def deciles_chart(self) -> Pattern:
+        """For each head, the share of rows in each tenth of row sparsity: heads down, from dense to sparse."""
+        tenths = [f"{10 * tenth} %" for tenth in range(DECILES)]
+        deciles = numpy.asarray(self.row_deciles())
+        return Pattern(
+            "sparsity-of-rows",
+            matrices=[Matrix(table, site_label(site)) for table, site in zip(deciles, self.sites, strict=True)],
+            keys=tenths,
+            low=0.0,
+            high=1.0,
+            label="share of rows",
+            x_label=f"share of a row's weights ≤ {self.bar:g} (lower end of each tenth)",
+            y_label="head",
+        )
+
+    def median_bars(self) -> Varying:
+        """The rows' median bins: mean, standard deviation and extremes."""
+        counts = numpy.asarray(self.median_bins())
+        seen = counts > 0
+        empty = ~seen.any(-1)
+        low = numpy.where(empty, numpy.nan, seen.argmax(-1))
+        high = numpy.where(empty, numpy.nan, counts.shape[-1] - 1 - seen[..., ::-1].argmax(-1))
+        return Varying(self.median_bin(), self.diversity(), low, high, 0.0)
 
     def _require_rows(self) -> None:
         if not self.rows:

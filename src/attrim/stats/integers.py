@@ -1,4 +1,4 @@
-"""Fixed-point integers: sums that do not depend on the order in which they are taken."""
+"""Integers to add up in: fixed point, so that the order of what is added does not matter, and memory that lasts."""
 
 from __future__ import annotations
 

@@ -9,13 +9,20 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Axis, Chart, Column, Curve, Matrix, Panels, Pattern, Series, Table, file_name
 from ..core.site import Site
 from ..errors import DataError
+from ..kernels.feed import CellBuffers, Extent
 from .base import SiteRecord, SiteStat, finite, register
+from .display import site_label
 from .integers import FRACTION_BITS, from_fixed, grown, to_fixed
 
 MOST_EXAMPLES = 1 << (62 - FRACTION_BITS)
 """With more examples a cell whose weight is always 1 would overflow."""
+LARGEST_PATTERN = 64
+"""Cells on a side of an average pattern in a chart; larger ones show the largest of neighbouring cells."""
+FARTHEST = 24
+"""Relative positions in a chart, to either side."""
 
 
 @register("mean")
@@ -39,7 +46,7 @@ class Mean(SiteStat):
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
         record = self.record(call.site, call.heads)
-        self.add_examples(record, tensor.shape[0])
+        self._add_examples(record, tensor.shape[0])
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
             valid = one.valid[0]
@@ -55,7 +62,19 @@ class Mean(SiteStat):
             kept["sums"][place] += to_fixed(weights).cpu()
             kept["counts"][place] += valid.cpu()
 
-    def add_examples(self, record: SiteRecord, examples: int) -> None:
+    def compiles(self, call: Call) -> type[CellBuffers] | None:
+        """See :meth:`Stat.compiles`; counts that differ between heads are left to :meth:`watch`."""
+        record = self.records.get(call.site.name)
+        return CellBuffers if record is None or record.tensors["counts"].shape[0] == 1 else None
+
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> CellBuffers:
+        """See :meth:`Stat.buffers`."""
+        record = self.record(call.site, heads)
+        self._add_examples(record, extent.examples)
+        self.grow(record, extent.queries, extent.keys)
+        return CellBuffers(heads, record.tensors["sums"], record.tensors["counts"])
+
+    def _add_examples(self, record: SiteRecord, examples: int) -> None:
         """Count examples; refuses what could overflow."""
         record.tensors["examples"] += examples
         if int(record.tensors["examples"]) > MOST_EXAMPLES:
@@ -105,6 +124,80 @@ class Mean(SiteStat):
             return total.index_add_(1, (offset + queries - 1).flatten(), cells.flatten(1))
 
         return torch.arange(1 - queries, keys), by_offset(sums) / by_offset(counts).clamp(min=1)
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """How many examples stand behind the cells of every site, and how far from its query the attention is."""
+        del tokenizer
+        columns = [
+            Column("role"), Column("layer"), Column("queries", "count"), Column("keys", "count"),
+            Column("examples", "count"), Column("cells without", "count"), Column("median a cell", "count"),
+            Column("on itself", "percent", 1), Column("one before", "percent", 1), Column("one after", "percent", 1),
+        ]  # fmt: skip
+        rows = []
+        for site, counts in zip(self.sites, count_summary(self).values(), strict=True):
+            queries, keys = self.sums(site).shape[1:]
+            offsets, mean = self.offsets(site)
+            near = {int(offset): float(mean[:, place].mean()) for place, offset in enumerate(offsets.tolist())}
+            examples = int(self.of(site).tensors["examples"])
+            nearest = [near.get(offset) for offset in (0, -1, 1)]
+            rows.append([site.role, site.layer, queries, keys, examples, counts.unseen, counts.median, *nearest])
+        title = "Average attention (to the token itself and its neighbours: mean over heads)"
+        return [Table("averages", title, columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The average patterns of all heads as one figure for each role, and the average by relative position."""
+        del tokenizer
+        roles = dict.fromkeys(site.role for site in self.sites)
+        return [*(self.patterns_chart(role) for role in roles), self.offsets_chart()]
+
+    def patterns_chart(self, role: str) -> Pattern:
+        """The average attention of every head of a role: a row for each layer, a column for each head."""
+        sites = [site for site in self.sites if site.role == role]
+        heads = max(site.heads for site in sites)
+        matrices = []
+        for site in sites:
+            mean, watched = self.matrix(site), set(self.of(site).heads)
+            empty = torch.full((1, 1), float("nan"))
+            matrices += [Matrix(_pooled(mean[head]) if head in watched else empty) for head in range(heads)]
+        size = max(max(self.matrix(site).shape[1:]) for site in sites)
+        note = f"; neighbouring cells of {size} pooled by their largest" if size > LARGEST_PATTERN else ""
+        return Pattern(
+            file_name("average-patterns", role),
+            matrices=matrices,
+            scale="root",
+            label="average attention weight",
+            x_label=f"key position ({role}: a column for each head, a row for each layer{note})",
+            y_label="query position",
+            rows=[str(site.layer) for site in sites],
+            columns=[str(head) for head in range(heads)],
+        )
+
+    def offsets_chart(self) -> Panels:
+        """The average attention by relative position, one panel for each site, a line for each head."""
+        panels = []
+        for site in self.sites:
+            offsets, mean = self.offsets(site)
+            near = offsets.abs() <= FARTHEST
+            lines = [
+                Series(f"head {head}", offsets[near], mean[head, near], look="ordered") for head in self.of(site).heads
+            ]
+            panels.append(Curve("", site_label(site), series=lines, x=Axis("", "whole"), y=Axis("", low=0.0)))
+        return Panels(
+            "average-by-distance",
+            charts=panels,
+            x_label="key position minus query position",
+            y_label="average attention weight",
+            share_x=True,
+            compact=True,
+        )
+
+
+def _pooled(matrix: Tensor) -> Tensor:
+    """A matrix of at most 64 cells a side: the largest of the neighbouring cells that become one."""
+    step = -(-max(matrix.shape) // LARGEST_PATTERN)
+    if step <= 1:
+        return matrix
+    return torch.nn.functional.max_pool2d(matrix[None], step, ceil_mode=True)[0]
 
 
 def _span(flags: Tensor) -> slice:

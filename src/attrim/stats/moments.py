@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Chart, HeadMatrix, Table
 from .base import Rule, SiteStat, finite, register
+from .display import Varying, head_bar_panels, head_bars, head_table
 from .integers import FRACTION_BITS, ONE, add_wide, from_fixed, from_wide, to_fixed
 
 MAJORITY = ONE // 2 + (1 << (FRACTION_BITS - 22))
 """Half a row's mass; the slack of 2^-22 keeps float32 rounding from making exactly half look like more than half."""
+
+SUMMARY = ("maximum", "minimum", "mean", "std", "entropy", "tokens_to_majority")
 
 
 @register("moments")
@@ -126,6 +130,32 @@ class Moments(SiteStat):
     def largest_row_error(self) -> Tensor:
         """The largest distance of a row's sum from 1."""
         return self._each(lambda kept: from_fixed(kept["largest_row_error"]))
+
+    def summary(self) -> dict[str, Any]:
+        """See :meth:`Stat.summary`: the sites and every number of every head."""
+        return {
+            "sites": [site.name for site in self.sites],
+            **{name: getattr(self, name)().tolist() for name in SUMMARY},
+        }
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """Entropy and tokens to majority of every head."""
+        del tokenizer
+        return [
+            head_table("entropy", "Entropy of the rows (nats)", self.entropy(), self.sites),
+            head_table("tokens-to-majority", "Tokens to majority", self.tokens_to_majority(), self.sites, digits=1),
+        ]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """Entropy and tokens to majority of every head as heat maps; mean, spread and extremes as error bars."""
+        del tokenizer
+        weights = Varying(self.mean(), self.std(), self.minimum(), self.maximum(), 0.0)
+        majority = self.tokens_to_majority()
+        return [
+            HeadMatrix.of("entropy-of-heads", self.entropy(), self.sites, "entropy of the rows (nats)", low=0.0),
+            HeadMatrix.of("tokens-to-majority-of-heads", majority, self.sites, "tokens to majority", low=0.0),
+            head_bar_panels("moments-of-heads", "", [head_bars("attention weight", {"": weights}, self.sites)]),
+        ]
 
     def _each(self, read: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
         return self.table([read(record.tensors) for record in self.records.values()])

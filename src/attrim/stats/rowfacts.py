@@ -1,16 +1,21 @@
-"""Facts about single query rows: sections 3 and 4 of Ji et al. 2021 (https://arxiv.org/abs/2106.01335) look at them."""
+"""Facts about single query rows: sections 3 and 4 of Ji et al. 2021 (https://arxiv.org/abs/2106.01335), and curves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Axis, Band, Chart, Column, Curve, Panels, Series, Table
+from ..core.site import Site
 from ..errors import ParameterError
 from .base import SiteStat, finite, register
 from .bins import log_edges
+from .display import WEIGHT, log_grid, site_label, weight_axis
 from .integers import ONE, lasting_zeros
 
 DECILES = 10
@@ -130,3 +135,59 @@ class RowCurves(SiteStat):
             return (reached < share * reached[..., -1:]).sum(-1).double() / self.levels
 
         return self.table(of_site(record.tensors["counts"]) for record in self.records.values())
+
+    def lines(self, site: Site) -> list[Series]:
+        """For each head of a site, the median of the rows' curves with bands for 90 % and for 50 % of them."""
+        row = [other.name for other in self.sites].index(site.name)
+        shares = {share: numpy.asarray(self.quantile(share))[row] for share in (0.05, 0.25, 0.5, 0.75, 0.95)}
+        edges = log_grid(self.floor, self.bins)[1:]
+        bands = ((0.05, 0.95), (0.25, 0.75))
+        return [
+            Series(
+                "rows",
+                edges,
+                shares[0.5][head],
+                bands=[Band(shares[low][head], shares[high][head]) for low, high in bands],
+            )
+            for head in range(len(shares[0.5]))
+        ]
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The share of its weights that the middle row of a head has up to a few values: the mean over heads."""
+        del tokenizer
+        edges, middle = log_grid(self.floor, self.bins)[1:], numpy.asarray(self.quantile(0.5))
+        bars = [bar for bar in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1) if bar > self.floor]
+        places = [int(numpy.abs(numpy.log(edges) - numpy.log(bar)).argmin()) for bar in bars]
+        columns = [Column("role"), Column("layer"), *(Column(f"≤ {bar:g}", "percent", 1) for bar in bars)]
+        rows = [
+            [site.role, site.layer, *(float(numpy.nanmean(middle[row, :, place])) for place in places)]
+            for row, site in enumerate(self.sites)
+        ]
+        title = "How small the weights of a row are (share of the weights of the middle row, mean over heads)"
+        return [Table("row-curves", title, columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The cumulative curve of the middle row of every head, one panel for each site."""
+        del tokenizer
+        edges, middle = log_grid(self.floor, self.bins)[1:], numpy.asarray(self.quantile(0.5))
+        panels = [
+            Curve(
+                "",
+                site_label(site),
+                series=[Series(f"head {head}", edges, line, look="ordered") for head, line in enumerate(middle[place])],
+                x=weight_axis(self.floor, ""),
+                y=Axis("", low=0.0, high=1.0),
+            )
+            for place, site in enumerate(self.sites)
+        ]
+        return [
+            Panels(
+                "row-curves",
+                charts=panels,
+                x_label=WEIGHT,
+                y_label="share of the middle row's weights up to the value",
+                share_x=True,
+                share_y=True,
+                compact=True,
+            )
+        ]

@@ -3,24 +3,58 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Chart, Column, Matrix, Pattern, Table
 from ..core.site import Site
-from ..errors import ArtefactError, ParameterError
+from ..errors import ArtefactError, DataError, ParameterError
 from .base import SiteStat, finite, register
+from .display import site_file, token_label
 
-_PREFIX = "example-"
+_PREFIX, _QUERIES, _KEYS = "example-", "queries-", "keys-"
+_DECODER_INPUTS = "decoder_input_ids"
+
+
+@dataclass(eq=False)
+class Following:
+    """Part of a stat that wants the tokens: an attention call does not know them, but the batch does."""
+
+    _batch: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def begin(self, batch: Mapping[str, Any]) -> None:
+        """See :meth:`Stat.begin`."""
+        self._batch = batch
+
+    def stream_tokens(self, stream: str) -> Tensor | None:
+        """The tokens ``[B, N]`` of a sequence of the batch; None where the batch has none."""
+        decoding = stream == "decoder" and _DECODER_INPUTS in self._batch
+        return self._batch.get(_DECODER_INPUTS if decoding else "input_ids")
+
+    def tokens(self, call: Call, examples: int, queries: int) -> Tensor:
+        """The tokens ``[B, Q]`` of the queries; refuses a call whose queries are not tokens of the batch."""
+        tokens, name = self.stream_tokens(call.site.streams[0]), type(self).__name__
+        if tokens is None:
+            raise DataError(f"{name} does not know the tokens; use attrim.measure with batches that have input_ids.")
+        if tokens.shape != (examples, queries):
+            raise DataError(
+                f"The queries at {call.site.name!r} are not the tokens of the batch ({queries} against "
+                f"{tokens.shape[-1]}), so they have no names; measure {name} elsewhere with select."
+            )
+        return tokens
 
 
 @register("sample")
 @dataclass(eq=False)
-class Sample(SiteStat):
+class Sample(Following, SiteStat):
     """The attention ``[H, n, m]`` of up to ``count`` examples at every site, cut to the real queries and keys.
+
+    Where :func:`attrim.measure` gives batches with ``input_ids``, the tokens of the examples are kept, too.
 
     Examples are numbered as they come. Every number has a priority, a hash of ``seed`` and the number, and the
     examples with the smallest priorities are kept: the choice depends on neither the batch size nor the total.
@@ -58,8 +92,9 @@ class Sample(SiteStat):
                 last = max(numbers, key=self._priority)
                 if last == number:
                     continue
-                del kept[f"{_PREFIX}{last}"]
+                _drop(kept, last)
             kept[f"{_PREFIX}{number}"] = self.part(tensor, call, example).clone().cpu()
+            kept |= {f"{side}{number}": tokens for side, tokens in self.example_tokens(tensor, call, example).items()}
 
     def part(self, tensor: Tensor, call: Call, example: int) -> Tensor:
         """What is kept of an example of a call: its matrices ``[H, n, m]``."""
@@ -67,6 +102,23 @@ class Sample(SiteStat):
         valid = one.valid[0].expand(tensor.shape[1:])
         weights = finite(tensor[example], valid.to(tensor.device), call.site)
         return weights[:, one.queries[0].to(tensor.device)][:, :, one.keys[0].to(tensor.device)]
+
+    def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
+        """The tokens of the real queries and keys of an example, as far as the batch knows them."""
+        one = call.for_example(example)
+        sides = ((_QUERIES, call.site.streams[0], one.queries), (_KEYS, call.site.streams[1], one.keys))
+        found = {}
+        for axis, (side, stream, real) in enumerate(sides, 2):
+            tokens = self.stream_tokens(stream)
+            if tokens is not None and tokens.shape == (tensor.shape[0], tensor.shape[axis]):
+                found[side] = tokens[example].cpu()[real[0].cpu()].to(torch.int64)
+        return found
+
+    def names(self, site: Site | str, number: int, tokenizer: Any = None) -> tuple[list[str], list[str]]:
+        """The tokens of an example's queries and keys at a site as texts; empty where they are not known."""
+        tensors = self.of(site).tensors
+        queries, keys = (tensors.get(f"{side}{number}", torch.zeros(0)).tolist() for side in (_QUERIES, _KEYS))
+        return [token_label(tokenizer, token) for token in queries], [token_label(tokenizer, token) for token in keys]
 
     @property
     def examples(self) -> list[int]:
@@ -90,11 +142,73 @@ class Sample(SiteStat):
         super().merge(other)
         for record in self.records.values():
             for number in sorted(_numbers(record.tensors), key=self._priority)[self.count :]:
-                del record.tensors[f"{_PREFIX}{number}"]
+                _drop(record.tensors, number)
         return self
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The kept examples, how long they are at the sites of every role, and their largest weight there."""
+        del tokenizer
+        columns = [Column("example"), Column("role"), Column("sites"), Column("queries", "count")]
+        columns += [Column("keys", "count"), Column("largest weight", "number", 3), Column("zeros", "percent", 1)]
+        rows = []
+        for number in self.examples:
+            for role in dict.fromkeys(site.role for site in self.sites):
+                kept = [self.matrices(site).get(number) for site in self.sites if site.role == role]
+                known = [one.float() for one in kept if one is not None and one.numel()]
+                if known:
+                    largest, zeros = max(float(one.max()) for one in known), sum(int((one == 0).sum()) for one in known)
+                    shape = known[0].shape[1:]
+                    rows.append([number, role, len(known), *shape, largest, zeros / sum(one.numel() for one in known)])
+        return [Table("sample", "The examples whose attention was kept", columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The attention of the first kept example at every site, each head on a scale of its own."""
+        return [chart for site in self.sites for chart in self.site_charts(site, tokenizer)[1:2]]
+
+    def site_charts(
+        self, site: Site, tokenizer: Any = None, example: int | None = None, bar: float = 5e-4
+    ) -> list[Chart]:
+        """The attention of one example at a site: as it is, each head on a scale of its own, and above the bar.
+
+        Parameters
+        ----------
+        tokenizer : gives the tokens of queries and keys their names, where they were kept.
+        example : its number; by default the first that is kept.
+        bar : the titles say which share is not above it.
+        """
+        kept = self.matrices(site)
+        number = next(iter(kept)) if example is None else example
+        if number not in kept:
+            known = ", ".join(map(str, kept))
+            raise ParameterError(f"Example {number} was not kept at {site.name!r}; kept are {known}.")
+        heads = kept[number].float()
+        queries, keys = self.names(site, number, tokenizer)
+        common: dict[str, Any] = {
+            "matrices": [
+                Matrix(
+                    matrix,
+                    f"head {head}: {matrix.min():.0e} to {matrix.max():.2f}, "
+                    f"{100 * (matrix <= bar).float().mean():.0f} % ≤ {bar:g}",
+                )
+                for head, matrix in zip(self.of(site).heads, heads, strict=True)
+            ],
+            "queries": queries,
+            "keys": keys,
+            "x_label": f"key, {site.role} layer {site.layer}, example {number}",
+        }
+        return [
+            Pattern(site_file("matrices", site), low=0.0, high=1.0, **common),
+            Pattern(site_file("matrices-own-scale", site), scale="root", **common),
+            Pattern(site_file("matrices-above-bar", site), scale="above", bar=bar, **common),
+        ]
 
     def _priority(self, number: int) -> bytes:
         return hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest()
+
+
+def _drop(tensors: dict[str, Tensor], number: int) -> None:
+    for part in (_PREFIX, _QUERIES, _KEYS):
+        tensors.pop(f"{part}{number}", None)
 
 
 def _numbers(tensors: dict[str, Tensor]) -> list[int]:

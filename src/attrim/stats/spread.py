@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Chart, Table
 from ..errors import UnknownName
 from .base import Rule, SiteStat, finite, register
+from .display import Varying, head_bar_panels, head_bars, head_table
 from .integers import add_words, from_wide, to_fixed
 from .moments import majority
 
@@ -30,6 +32,9 @@ class Spread(SiteStat):
     ----------
     facts : the names of the facts.
     each : what has these facts: every query ``row`` with an allowed key, or every ``example``.
+    labels : fact to what to call it, of those that are shown; by default all of them, by their names.
+    chart_name : stem of the names of charts and tables; by default the registered name.
+    extremes : whether the smallest and largest values are drawn.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -37,6 +42,9 @@ class Spread(SiteStat):
     }  # fmt: skip
     facts: ClassVar[tuple[str, ...]]
     each: ClassVar[Literal["row", "example"]] = "row"
+    labels: ClassVar[Mapping[str, str]] = {}
+    chart_name: ClassVar[str] = ""
+    extremes: ClassVar[bool] = True
 
     def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
         """Compute the facts of one example: ``[H, facts, Q]`` for rows, ``[H, facts, 1]`` for examples.
@@ -118,6 +126,41 @@ class Spread(SiteStat):
             for record in self.records.values()
         )
 
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The mean of every fact, for every head."""
+        del tokenizer
+        return [
+            head_table(f"{self._stem}-{fact}", f"Mean {label}", self.mean(fact), self.sites, "general", 2)
+            for fact, label in self._shown.items()
+        ]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """Mean, standard deviation and extremes of every fact, for every head."""
+        del tokenizer
+        bars = [head_bars(label, {"": varying}, self.sites) for label, varying in self.varying().items()]
+        return [head_bar_panels(self._stem, "", bars)]
+
+    def varying(self) -> dict[str, Varying]:
+        """The facts that are shown, by what to call them; none of them can be below zero."""
+        return {
+            label: Varying(
+                self.mean(fact),
+                self.std(fact),
+                self.lowest(fact) if self.extremes else None,
+                self.highest(fact) if self.extremes else None,
+                0.0,
+            )
+            for fact, label in self._shown.items()
+        }
+
+    @property
+    def _shown(self) -> Mapping[str, str]:
+        return self.labels or {fact: fact for fact in self.facts}
+
+    @property
+    def _stem(self) -> str:
+        return self.chart_name or self.registered_name
+
     def _place(self, fact: str) -> int:
         if fact not in self.facts:
             raise UnknownName("fact", fact, self.facts)
@@ -134,6 +177,10 @@ class Extremes(Spread):
 
     facts: ClassVar[tuple[str, ...]] = ("maximum", "minimum", "mean", "std")
     each: ClassVar[Literal["row", "example"]] = "example"
+    labels: ClassVar[Mapping[str, str]] = {
+        "maximum": "largest weight", "minimum": "smallest weight", "std": "standard deviation",
+    }  # fmt: skip
+    chart_name: ClassVar[str] = "extremes-of-heads"
 
     def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
         """See :meth:`Spread.gather`."""
@@ -158,6 +205,9 @@ class Majority(Spread):
     """
 
     facts: ClassVar[tuple[str, ...]] = ("tokens", "share")
+    labels: ClassVar[Mapping[str, str]] = {"tokens": "tokens to majority", "share": "share of the row"}
+    chart_name: ClassVar[str] = "tokens-to-majority"
+    extremes: ClassVar[bool] = False
 
     def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
         """See :meth:`Spread.gather`."""

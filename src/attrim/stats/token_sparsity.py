@@ -1,46 +1,24 @@
-"""The tokens behind the queries of an attention call, for stats that give rows the names of their tokens."""
+"""How sparse the attention of single tokens is: over all occurrences of a token, and in the texts of a few examples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Axis, Bars, Chart, Column, Curve, Group, Reference, Series, Table, TokenStrip, file_name
 from ..errors import DataError, ParameterError
 from .base import SiteStat, finite, register
+from .display import WEIGHT, token_label
 from .integers import grown, lasting_zeros
-from .sample import Sample
+from .sample import Following, Sample
 
-_DECODER_INPUTS = "decoder_input_ids"
-
-
-@dataclass(eq=False)
-class Following:
-    """Part of a stat that needs the tokens: an attention call does not know them, but the batch does."""
-
-    _batch: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
-
-    def begin(self, batch: Mapping[str, Any]) -> None:
-        """See :meth:`Stat.begin`."""
-        self._batch = batch
-
-    def tokens(self, call: Call, examples: int, queries: int) -> Tensor:
-        """The tokens ``[B, Q]`` of the queries; refuses a call whose queries are no tokens of the batch."""
-        decoding = call.site.streams[0] == "decoder" and _DECODER_INPUTS in self._batch
-        tokens: Tensor | None = self._batch.get(_DECODER_INPUTS if decoding else "input_ids")
-        name = type(self).__name__
-        if tokens is None:
-            raise DataError(f"{name} does not know the tokens; use attrim.measure with batches that have input_ids.")
-        if tokens.shape != (examples, queries):
-            raise DataError(
-                f"The queries at {call.site.name!r} are not the tokens of the batch ({queries} against "
-                f"{tokens.shape[-1]}), so they have no names; measure {name} elsewhere with select."
-            )
-        return tokens
+NAMED = 6
+"""Curves of tokens with a colour and a name; the others are grey."""
 
 
 @register("token-sparsity")
@@ -111,6 +89,60 @@ class TokenSparsity(Following, SiteStat):
         share: list[float] = (totals["small"].sum(1).double() / totals["weights"].sum()).tolist()
         return share
 
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The most frequent tokens, the sparsest first."""
+        columns = [Column("token"), Column("rows", "count"), Column(f"≤ {self.bars[-1]:g}", "percent", 2)]
+        frequent = sorted(self.most_frequent(), key=lambda item: -item[2][-1])
+        rows = [[token_label(tokenizer, token), count, shares[-1]] for token, count, shares in frequent]
+        return [Table("tokens", "How sparse the rows of frequent tokens are", columns=columns, rows=rows, detail=True)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The sparsity of frequent tokens at the last bar and, where there are several bars, as curves."""
+        found: list[Chart] = [self.sparsity_chart(tokenizer)]
+        return [*found, self.curves_chart("tokens-curves", tokenizer)] if len(self.bars) > 1 else found
+
+    def sparsity_chart(self, tokenizer: Any = None) -> Bars:
+        """The sparsity of the rows of frequent tokens at the last bar, the sparsest first."""
+        named = [(token_label(tokenizer, token), shares[-1]) for token, _, shares in self.most_frequent()]
+        ordered = sorted(named, key=lambda item: -item[1])
+        return Bars(
+            "tokens-sparsity",
+            groups=[Group("", [share for _, share in ordered])],
+            labels=[name for name, _ in ordered],
+            y=Axis(f"share of weights ≤ {self.bars[-1]:g}", low=0.0),
+            references=[Reference(self.overall()[-1], "all tokens")],
+        )
+
+    def curves_chart(self, name: str, tokenizer: Any = None, bars: Sequence[float] | None = None) -> Curve:
+        """The share of weights up to each bar, a curve a token; the densest and the sparsest tokens have names.
+
+        Parameters
+        ----------
+        bars : some of the stat's bars (default: all).
+        """
+        wanted = sorted(self.bars if bars is None else bars)
+        places = [self.bars.index(bar) for bar in wanted]
+        curves = [
+            (token_label(tokenizer, token), [shares[place] for place in places])
+            for token, _, shares in self.most_frequent()
+        ]
+        ordered = sorted(curves, key=lambda item: sum(item[1]))
+        half = min(NAMED, len(ordered)) // 2
+        chosen = {*range(half), *range(len(ordered) - half, len(ordered))}
+        crowd = [one for place, one in enumerate(ordered) if place not in chosen]
+        named = [one for place, one in enumerate(ordered) if place in chosen]
+        overall = self.overall()
+        return Curve(
+            name,
+            series=[
+                *(Series(token, wanted, shares, look="muted") for token, shares in crowd),
+                *(Series(token, wanted, shares) for token, shares in named),
+                Series("all tokens", wanted, [overall[place] for place in places], look="total"),
+            ],
+            x=Axis(WEIGHT, "log", wanted[0], wanted[-1]),
+            y=Axis("share up to this value", low=0.0, high=1.0),
+        )
+
 
 class TokenRow(NamedTuple):
     """One query token of one example: its place, its number, and its weights in all heads (and layers)."""
@@ -128,7 +160,7 @@ class TokenRow(NamedTuple):
 
 @register("token-table")
 @dataclass(eq=False)
-class TokenTable(Following, Sample):
+class TokenTable(Sample):
     """For every token of a few examples, how many weights of its row are not above a bar, over all heads and layers.
 
     Which examples are kept is said in :class:`~attrim.stats.sample.Sample`. An attention call does not know the tokens,
@@ -151,6 +183,10 @@ class TokenTable(Following, Sample):
         rows = torch.stack([tokens.to(sizes.device), small, sizes], -1)
         return rows[one.queries[0].to(rows.device)]
 
+    def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
+        """Nothing more than what :meth:`part` keeps."""
+        return {}
+
     def rows(self, number: int, stream: str | None = None) -> list[TokenRow]:
         """The tokens of an example in the order of the text; :attr:`examples` has the numbers.
 
@@ -165,3 +201,38 @@ class TokenTable(Following, Sample):
         small, sizes = (torch.stack([table[:, column] for table in kept]).sum(0) for column in (1, 2))
         numbers = zip(kept[0][:, 0].tolist(), small.tolist(), sizes.tolist(), strict=True)
         return [TokenRow(place, *row) for place, row in enumerate(numbers)]
+
+    def texts(self) -> list[tuple[str, list[TokenRow]]]:
+        """The tokens of every kept example under a name for files; with its stream where a model has several."""
+        streams = list(dict.fromkeys(site.streams[0] for site in self.sites))
+        return [
+            (file_name("tokens-example", number, stream if len(streams) > 1 else ""), self.rows(number, stream))
+            for number in self.examples
+            for stream in streams
+        ]
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """The tokens of every kept example, the sparsest first."""
+        columns = [Column("place"), Column("token"), Column("weights", "count"), Column(f"≤ {self.bar:g}", "count")]
+        found = []
+        for name, rows in self.texts():
+            cells = [
+                [row.place, token_label(tokenizer, row.token), row.weights, row.small, row.sparsity]
+                for row in sorted(rows, key=lambda row: (-row.sparsity, row.place))
+            ]
+            title = name.replace("tokens-example-", "Tokens of example ")
+            found.append(Table(name, title, columns=[*columns, Column("share", "percent", 2)], rows=cells, detail=True))
+        return found
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """The text of every kept example, coloured by the sparsity of its tokens' rows."""
+        label = f"share of weights ≤ {self.bar:g}"
+        return [
+            TokenStrip(
+                name,
+                tokens=[token_label(tokenizer, row.token) for row in rows],
+                values=[row.sparsity for row in rows],
+                label=label,
+            )
+            for name, rows in self.texts()
+        ]

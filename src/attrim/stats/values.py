@@ -1,4 +1,4 @@
-"""The distribution of numbers that are no attention weights: hidden states, queries, keys, values, scores, outputs.
+"""The distribution of numbers that are not attention weights: hidden states, queries, keys, values, scores, outputs.
 
 The error-bar and histogram figures of Ji et al. 2021 (https://arxiv.org/abs/2106.01335) are drawn from it.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+import numpy
 import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.charts import Axis, Bins, Chart, Column, Distribution, Panels, Series, Table
 from ..errors import DataError, ParameterError
 from .base import Rule, SiteStat, finite, register
+from .display import Varying, head_bar_panels, head_bars, site_label
 from .integers import add_words, from_wide, to_fixed
 
 Moment = Literal["layer_input", "layer_output", "query", "key", "value", "scores", "weights", "output"]
@@ -111,6 +114,73 @@ class Values(SiteStat):
     def outside(self) -> Tensor:
         """Float64 ``[sites, heads]``: the share of numbers that lie outside the histogram."""
         return self._each(lambda kept: kept["counts"][:, [0, -1]].sum(-1).double() / kept["counts"].sum(-1))
+
+    def tables(self, tokenizer: Any = None) -> list[Table]:
+        """Mean, standard deviation and extremes of every site, all heads together."""
+        del tokenizer
+        names = ("mean", "std", "smallest", "largest")
+        columns = [Column("role"), Column("layer"), Column("numbers", "count")]
+        columns += [*(Column(name, "general", 4) for name in names), Column("outside", "percent", 2)]
+        rows = []
+        for place, site in enumerate(self.sites):
+            total = self.total[place].double()
+            share = total / total.sum()
+            mean = float((self.mean()[place].nan_to_num() * share).sum())
+            squares = (self.std()[place].square() + self.mean()[place].square()).nan_to_num()
+            std = max(float((squares * share).sum()) - mean**2, 0.0) ** 0.5
+            ends = [float(numpy.nanmin(self.minimum()[place])), float(numpy.nanmax(self.maximum()[place]))]
+            outside = float((self.outside()[place].nan_to_num() * share).sum())
+            rows.append([site.role, site.layer, int(total.sum()), mean, std, *ends, outside])
+        title = f"{self._text.capitalize()} (outside: beyond {self.low:g} to {self.high:g})"
+        return [Table(f"values-{self._file}", title, columns=columns, rows=rows)]
+
+    def charts(self, tokenizer: Any = None) -> list[Chart]:
+        """Mean, standard deviation and extremes of every head, and a histogram of every site."""
+        del tokenizer
+        varying = Varying(self.mean(), self.std(), self.minimum(), self.maximum())
+        bars = head_bars(self._text, {"": varying}, self.sites)
+        return [head_bar_panels(f"probe-{self._file}", "", [bars]), self.histogram_chart()]
+
+    def histogram_chart(self) -> Panels:
+        """A histogram and a cumulative curve for each site, all heads together.
+
+        The titles give the extremes and the share outside of the axis.
+        """
+        totals = numpy.asarray(self.total).sum(1)
+        counts = numpy.nan_to_num(numpy.asarray(self.histogram() * self.total[..., None])).sum(1)
+        outside = numpy.nansum(numpy.asarray(self.outside()) * numpy.asarray(self.total), 1) / totals
+        low, high = numpy.nanmin(numpy.asarray(self.minimum()), 1), numpy.nanmax(numpy.asarray(self.maximum()), 1)
+        edges = numpy.linspace(self.low, self.high, self.bins + 1)
+        below = [int(record.tensors["counts"][:, 0].sum()) for record in self.records.values()]
+        panels = [
+            Distribution(
+                "",
+                f"{site_label(site)}\n{low[place]:.1f} to {high[place]:.1f}, {100 * outside[place]:.2g} % outside",
+                edges=edges,
+                bins=[Bins("", counts[place] / totals[place], filled=True)],
+                x=Axis("", low=self.low, high=self.high),
+                lines=[Series("", edges[1:], (below[place] + counts[place].cumsum()) / totals[place])],
+                right=Axis("", low=0.0, high=1.0),
+            )
+            for place, site in enumerate(self.sites)
+        ]
+        return Panels(
+            f"probe-{self._file}-histogram",
+            charts=panels,
+            x_label=self._text,
+            y_label="share (bars), share up to the value (line)",
+            share_x=True,
+            share_y=True,
+            compact=True,
+        )
+
+    @property
+    def _text(self) -> str:
+        return self.moment.replace("_", " ")
+
+    @property
+    def _file(self) -> str:
+        return self.moment.replace("_", "-")
 
     def _each(self, read: Callable[[dict[str, Tensor]], Tensor], missing: float = float("nan")) -> Tensor:
         return self.table([read(record.tensors) for record in self.records.values()], missing)

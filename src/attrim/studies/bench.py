@@ -67,6 +67,12 @@ class Source:
     select_names: tuple[str, ...] = ()
     """Only sites whose name matches one of these patterns."""
 
+    def __post_init__(self) -> None:
+        # One name for both, so that another file of the same folder is another model to a run.
+        if isinstance(self.gguf, str) and isinstance(self.model, str):
+            object.__setattr__(self, "model", f"{self.model}/{self.gguf}")
+            object.__setattr__(self, "gguf", None)
+
     def __getstate__(self) -> dict[str, Any]:
         # Neither the loaded model nor the open run: whoever gets the pickle loads the model anew and stores nothing.
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
@@ -112,7 +118,7 @@ class Source:
     def source_options(self) -> dict[str, Any]:
         """Where to look for the model."""
         names = ("revision", "local_files_only", "trust_remote_code")
-        return {name: getattr(self, name) for name in names} | ({"gguf": self.gguf} if self.gguf else {})
+        return {name: getattr(self, name) for name in names}
 
     def select(self) -> Select:
         """The heads that the ``select_`` fields choose."""

@@ -1,4 +1,4 @@
-"""From a stream of examples to padded batches: bounded memory, little padding, and the way back to the old order."""
+"""From a stream of examples to padded batches: drawn, shuffled and grouped by length in bounded memory."""
 
 from __future__ import annotations
 

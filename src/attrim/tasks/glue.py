@@ -1,4 +1,4 @@
-"""Where the GLUE tasks find their examples: on the hub, or in a local folder in the standard file formats."""
+"""The GLUE tasks (Wang et al. 2019, https://arxiv.org/abs/1804.07461), from the hub or from local files."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from .reading import find_file, tsv_rows
 
 Files = Mapping[str, tuple[tuple[str, ...], ...]]
 HUB = "nyu-mll/glue"
+_F1_AND_ACCURACY = {"f1": of_labels(f1), "accuracy": of_labels(accuracy)}
+_CORRELATIONS = {"pearson": of_labels(pearson), "spearman": of_labels(spearman)}
 
 
 @dataclass(kw_only=True)
@@ -107,10 +109,6 @@ class Glue(HubData, Classify):
     def _hub_names(self) -> tuple[str, str]:
         """The names of the configuration and the split on the hub."""
         return self.registered_name.split("/")[1], self.split
-
-
-_F1_AND_ACCURACY = {"f1": of_labels(f1), "accuracy": of_labels(accuracy)}
-_CORRELATIONS = {"pearson": of_labels(pearson), "spearman": of_labels(spearman)}
 
 
 @register("glue/cola")

@@ -24,6 +24,10 @@ from .metrics import mean_of
 from .squad_files import Question, questions_of_file, questions_of_hub, squad_file
 
 _TARGETS = ("offsets", "start_positions", "end_positions")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+# The mark of the token (usually [CLS]) whose logits speak for "no answer", in place of its characters.
+NOTHING = -1
 
 
 @register("squad")
@@ -194,10 +198,6 @@ class SquadV2(Squad):
         return np.concatenate([nothing, spans] if first else [spans, nothing])
 
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-
-
 def normalize(answer: str) -> str:
     """Lower case, without ASCII punctuation and articles, single blanks."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
@@ -225,10 +225,6 @@ def accepted(answers: Sequence[str]) -> list[str]:
 def best(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
     """The score against the accepted answer that fits best."""
     return max(score(prediction, answer) for answer in accepted(answers))
-
-
-# The mark of the token (usually [CLS]) whose logits speak for "no answer", in place of its characters.
-NOTHING = -1
 
 
 def windows(

@@ -1,4 +1,4 @@
-"""Plain texts with no labels and no metric: something to measure attention on."""
+"""Plain texts without labels and metric, to measure attention on: from files, from SQuAD, or given in the call."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ class Text(Task):
     ----------
     unit : what a text is in a ``.txt`` file: a line, a paragraph (blank lines separate them), or the whole file.
     column : the key or column that holds the text in ``.jsonl`` and ``.csv``; a number for ``.csv`` without header.
+    strip : leave out the blanks before and after a text.
     """
 
     unit: Literal["line", "paragraph", "file"] = "line"
     column: str = "text"
+    strip: bool = True
 
     def read(self) -> Iterator[Example]:
         """Yield every text that is not blank."""
         for path in self._files():
             for text in self._texts(path):
                 if text.strip():
-                    yield Example((text.strip(),))
+                    yield Example((text.strip() if self.strip else text,))
 
     def _files(self) -> list[Path]:
         if self.data is None:

@@ -1,4 +1,4 @@
-"""Spans in sequences of IOB tags: conversion to IOB2, and the spans themselves as the CoNLL scorer counts them.
+"""Tasks with a label for every token: named entities, chunks and parts of speech, from files in the CoNLL format.
 
 A span is what ``conlleval`` and ``seqeval`` count (Tjong Kim Sang and De Meulder 2003, https://aclanthology.org/W03-0419):
 ``B-X`` begins one, and so does ``I-X`` after ``O`` or after another type.
@@ -26,6 +26,13 @@ from .metrics import mean_ratio
 from .reading import find_file, lines
 
 OUTSIDE = "O"
+_NAMES = {
+    "train": ("eng.train", "train.txt", "train.conll"),
+    "validation": ("eng.testa", "valid.txt", "dev.txt", "dev.conll"),
+    "test": ("eng.testb", "test.txt", "test.conll"),
+}
+# A label that the model does not have is never the highest.
+_NEVER = torch.finfo(torch.float32).min
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
@@ -51,13 +58,6 @@ def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
                 found.add((before, begin, place))
             begin = place
     return found
-
-
-_NAMES = {
-    "train": ("eng.train", "train.txt", "train.conll"),
-    "validation": ("eng.testa", "valid.txt", "dev.txt", "dev.conll"),
-    "test": ("eng.testb", "test.txt", "test.conll"),
-}
 
 
 def conll_file(path: Path, split: str) -> Path:
@@ -107,10 +107,6 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> li
         result.append(word if inside and word > before else IGNORED)
         before = max(before, word) if inside else before
     return result
-
-
-# A label that the model does not have is never the highest.
-_NEVER = torch.finfo(torch.float32).min
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""An endless stream of batches, epoch after epoch, that knows where it is and can begin anywhere."""
+"""What the training loop consumes: an endless stream of batches that can begin anywhere, and the loss of a step."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ..errors import DataError
 Inputs = dict[str, Tensor]
 Epochs = Callable[[int], Iterable[Inputs]]
 """Gives the batches of an epoch, the same ones in the same order whenever it is asked."""
+Loss = Callable[[nn.Module, Inputs], Tensor]
+"""The mean loss of a batch, a scalar with a gradient."""
 
 
 class BatchStream:
@@ -52,10 +54,6 @@ def weight(inputs: Inputs) -> int:
     """How many answers the mean loss of a batch is over: its labels, without the ignored ones (-100)."""
     labels = inputs.get("labels")
     return len(next(iter(inputs.values()))) if labels is None else int((labels != -100).sum())
-
-
-Loss = Callable[[nn.Module, Inputs], Tensor]
-"""The mean loss of a batch, a scalar with a gradient."""
 
 
 @dataclass(frozen=True)

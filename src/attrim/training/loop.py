@@ -1,4 +1,7 @@
-"""Random numbers that depend on the seed and the step alone, so that a resumed run draws the same ones."""
+"""The one training loop: steps, checkpoints, resume, frozen parts and groups of parameters.
+
+Random numbers depend on the seed and the step alone, so that a resumed run draws the same ones.
+"""
 
 from __future__ import annotations
 
@@ -19,86 +22,13 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..core.modes import in_mode
+from ..core.processor import prepare_half_precision
 from ..core.progress import track
 from ..errors import DataError, ParameterError, SelectionError
 from .callbacks import Callback
 from .checkpoint import Checkpoints
-from .data import Epochs, Inputs, Loss, Step, BatchStream, count, head_loss, weight
+from .data import BatchStream, Epochs, Inputs, Loss, Step, count, head_loss, weight
 from .recipe import Recipe
-
-
-def seed_everything(*key: object) -> None:
-    """Seed torch, numpy and Python from a key such as (seed, step, batch): near keys give unrelated numbers."""
-    number = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big")
-    # Where there is no other device, torch.manual_seed takes longer to find that out than a small step of training.
-    (torch if torch.accelerator.is_available() else torch.default_generator).manual_seed(number)
-    np.random.seed(number % 2**32)
-    random.seed(number)
-
-
-@contextmanager
-def own_randomness() -> Iterator[None]:
-    """Leave the random numbers outside of the context as if nothing had been drawn inside."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a dotted parameter name fits: ``layer.1`` is in ``encoder.layer.1.bias``, not in ``layer.11.bias``."""
-    return fnmatchcase(name, pattern) or f".{pattern}." in f".{name}."
-
-
-@contextmanager
-def frozen(model: nn.Module, patterns: Sequence[str]) -> Iterator[None]:
-    """Keep the parameters that fit a pattern from being trained; afterwards all are as before."""
-    _require_fits(model, patterns, "to freeze")
-    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    for name, parameter in model.named_parameters():
-        if any(matches(name, pattern) for pattern in patterns):
-            parameter.requires_grad_(False)
-    try:
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise ParameterError("Every parameter is frozen, so there is nothing to train; freeze fewer of them.")
-        yield
-    finally:
-        for parameter, trained in before.items():
-            parameter.requires_grad_(trained)
-
-
-def groups(model: nn.Module, weight_decay: float, factors: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser: matrices decay, vectors (biases and norms) do not.
-
-    Parameters
-    ----------
-    factors : what to multiply the learning rate with, by name or pattern; the first that fits counts. Each group has
-        its own under ``factor``.
-    """
-    factors = factors or {}
-    _require_fits(model, factors, "for a learning rate of its own")
-    found: dict[tuple[float, bool], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            factor = next((factor for pattern, factor in factors.items() if matches(name, pattern)), 1.0)
-            found.setdefault((factor, parameter.ndim > 1), []).append(parameter)
-    return [
-        {"params": parameters, "weight_decay": weight_decay if matrices else 0.0, "factor": factor}
-        for (factor, matrices), parameters in sorted(found.items(), key=lambda item: (item[0][0], not item[0][1]))
-    ]
-
-
-def _require_fits(model: nn.Module, patterns: Iterable[str], purpose: str) -> None:
-    """Refuse a pattern that no parameter fits."""
-    names = [name for name, _ in model.named_parameters()]
-    for pattern in patterns:
-        if not any(matches(name, pattern) for name in names):
-            raise SelectionError(
-                f"No parameter fits the pattern {pattern!r} {purpose}; the model's are called {names[0]} and so on."
-            )
 
 
 class Loop:
@@ -136,6 +66,8 @@ class Loop:
         progress: bool = False,
     ) -> None:
         recipe.check()
+        if recipe.dtype != "float32":
+            prepare_half_precision()
         self.model = model
         self.recipe = recipe
         self.loss = loss
@@ -259,3 +191,77 @@ class Loop:
     def _describe(self, number: int) -> str:
         loss = "" if self._last is None else f", loss {self._last.loss:.3f}"
         return f"training step {number}{loss}"
+
+
+def seed_everything(*key: object) -> None:
+    """Seed torch, numpy and Python from a key such as (seed, step, batch): near keys give unrelated numbers."""
+    number = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big")
+    # Where there is no other device, torch.manual_seed takes longer to find that out than a small step of training.
+    (torch if torch.accelerator.is_available() else torch.default_generator).manual_seed(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Leave the random numbers outside of the context as if nothing had been drawn inside."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@contextmanager
+def frozen(model: nn.Module, patterns: Sequence[str]) -> Iterator[None]:
+    """Keep the parameters that fit a pattern from being trained; afterwards all are as before."""
+    _require_fits(model, patterns, "to freeze")
+    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    for name, parameter in model.named_parameters():
+        if any(matches(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
+    try:
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ParameterError("Every parameter is frozen, so there is nothing to train; freeze fewer of them.")
+        yield
+    finally:
+        for parameter, trained in before.items():
+            parameter.requires_grad_(trained)
+
+
+def groups(model: nn.Module, weight_decay: float, factors: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for an optimiser: matrices decay, vectors (biases and norms) do not.
+
+    Parameters
+    ----------
+    factors : what to multiply the learning rate with, by name or pattern; the first that fits counts. Each group has
+        its own under ``factor``.
+    """
+    factors = factors or {}
+    _require_fits(model, factors, "for a learning rate of its own")
+    found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor = next((factor for pattern, factor in factors.items() if matches(name, pattern)), 1.0)
+            found.setdefault((factor, parameter.ndim > 1), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": weight_decay if matrices else 0.0, "factor": factor}
+        for (factor, matrices), parameters in sorted(found.items(), key=lambda item: (item[0][0], not item[0][1]))
+    ]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a dotted parameter name fits: ``layer.1`` is in ``encoder.layer.1.bias``, not in ``layer.11.bias``."""
+    return fnmatchcase(name, pattern) or f".{pattern}." in f".{name}."
+
+
+def _require_fits(model: nn.Module, patterns: Iterable[str], purpose: str) -> None:
+    """Refuse a pattern that no parameter fits."""
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in names):
+            raise SelectionError(
+                f"No parameter fits the pattern {pattern!r} {purpose}; the model's are called {names[0]} and so on."
+            )

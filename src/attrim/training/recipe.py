@@ -1,4 +1,4 @@
-"""The knobs of training: one dataclass for Python, YAML and flags. It imports no torch."""
+"""The options of training, for models and for probes: one dataclass for Python, YAML and flags. It imports no torch."""
 
 from __future__ import annotations
 

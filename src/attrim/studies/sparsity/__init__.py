@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from .claims import Claim, claims
-from .measuring import check_row_bar
-from .study import Findings, sparsity
-from .sweep import Setting, Sweep
+from .study import Sparsity
 
-__all__ = ["Claim", "Findings", "Setting", "Sweep", "check_row_bar", "claims", "sparsity"]
+__all__ = ["Sparsity"]

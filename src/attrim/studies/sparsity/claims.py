@@ -1,4 +1,4 @@
-"""The two headlines of Ji et al. 2021 (https://arxiv.org/abs/2106.01335): confirmed, refuted or undecided."""
+"""What the numbers say: the two headlines of Ji et al. 2021 (https://arxiv.org/abs/2106.01335), and renormalising."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from ...evaluation import UNEDITED
 from ...runs.result import Interval, Result
-from .sweep import CONTROL, LOG_PRUNED, MATCHED, OFF, THRESHOLD, Setting
+from ..findings import Setting
+from .settings import CONTROL, LOG_PRUNED, MATCHED, OFF, RENORMALIZED, THRESHOLD
 
 TOLERANCE = 1.0  # per cent of the unedited score
 SHARE, SLACK = 0.8, 0.03  # "about 80 %" of the weights
+USABLE = 20.0  # per cent of the unedited score: what the example for renormalising may lose
 Verdict = Literal["confirmed", "refuted", "undecided"]
 
 
@@ -39,19 +41,17 @@ class Claim:
 def claims(
     settings: Sequence[Setting], results: Mapping[str, Result], metric: str, smaller_is_better: bool
 ) -> list[Claim]:
-    """Judge both claims by the settings that were evaluated."""
+    """Judge both claims by the settings that were evaluated: by thresholds as in the paper, if there are any."""
     losses = {
         name: relative_loss(result, results[UNEDITED], metric, smaller_is_better)
         for name, result in results.items()
         if name != UNEDITED
     }
-    examples = len(next(iter(results[UNEDITED].columns.values())))
-    about = [
-        setting
-        for setting in settings
-        if setting.group == THRESHOLD and abs(results[setting.name].zero_share - SHARE) <= SLACK
-    ]
-    nearest = min(about, key=lambda setting: abs(results[setting.name].zero_share - SHARE), default=None)
+    examples = _examples(results)
+    thresholds = group_of(settings, THRESHOLD) or group_of(settings, RENORMALIZED)
+    far = {setting.name: abs(results[setting.name].zero_share - SHARE) for setting in thresholds}
+    nearest = min(thresholds, key=lambda setting: far[setting.name], default=None)
+    nearest = nearest if nearest is not None and far[nearest.name] <= SLACK else None
     log = next((setting for setting in settings if setting.group == LOG_PRUNED and setting.value == 3), None)
     found = []
     for claim, setting, missing in (
@@ -70,6 +70,11 @@ def claims(
         )
         found.append(Claim(claim, verdict, setting.name, loss, said))
     return found
+
+
+def group_of(settings: Sequence[Setting], group: str) -> list[Setting]:
+    """The settings of one group."""
+    return [setting for setting in settings if setting.group == group]
 
 
 def relative_loss(result: Result, unedited: Result, metric: str, smaller_is_better: bool) -> Interval | None:
@@ -123,3 +128,96 @@ def _control(
             if judge(loss) == "confirmed":
                 said += ", so this score does not show what attention is worth"
     return said
+
+
+@dataclass(frozen=True)
+class Renormalising:
+    """Whether rows should be divided by what a threshold leaves of them.
+
+    Attributes
+    ----------
+    better, worse : the bars at which the interval of the difference says so.
+    sentence : all of it in words, with the numbers of one bar.
+    """
+
+    verdict: Literal["needed", "harmful", "depends on the bar", "no difference"]
+    better: tuple[float, ...]
+    worse: tuple[float, ...]
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return {**vars(self), "better": list(self.better), "worse": list(self.worse)}
+
+
+def renormalising(
+    settings: Sequence[Setting],
+    results: Mapping[str, Result],
+    differences: Mapping[str, Interval],
+    metric: str,
+    smaller_is_better: bool,
+) -> Renormalising | None:
+    """Compare thresholds as in the paper with renormalised ones; None where no bar was tried both ways.
+
+    Parameters
+    ----------
+    differences : of the metric, the renormalised form minus that of the paper on the same examples, by the name of the
+        renormalised setting.
+    """
+    plain = {setting.value: setting for setting in group_of(settings, THRESHOLD)}
+    pairs = [(plain[other.value], other) for other in group_of(settings, RENORMALIZED) if other.name in differences]
+    if not pairs:
+        return None
+    sign = -1 if smaller_is_better else 1
+    lowest, highest = (
+        {
+            other.value: end(sign * differences[other.name].low, sign * differences[other.name].high)
+            for _, other in pairs
+        }
+        for end in (min, max)
+    )
+    better = tuple(bar for bar, low in lowest.items() if low > 0)
+    worse = tuple(bar for bar, high in highest.items() if high < 0)
+    known = [pair for pair in pairs if pair[0].value in {*better, *worse}] or pairs
+    shown = _example(known, results, differences, metric, smaller_is_better)
+    tried = f"of {len(pairs)} bars"
+    if better and not worse:
+        said = f"Renormalising after a threshold: needed, for it is better at {len(better)} {tried} and worse at none"
+        return Renormalising("needed", better, worse, f"{said}; {shown}.")
+    if worse and not better:
+        said = f"Renormalising after a threshold: harmful, for it is worse at {len(worse)} {tried} and better at none"
+        return Renormalising("harmful", better, worse, f"{said}; {shown}.")
+    if better:
+        sides = (", ".join(f"{bar:g}" for bar in bars) for bars in (better, worse))
+        said = "Renormalising after a threshold: depends on the bar, better at {} and worse at {}".format(*sides)
+        return Renormalising("depends on the bar", better, worse, f"{said}; {shown}.")
+    said = f"Renormalising after a threshold: no difference that {_examples(results)} examples show at any {tried}"
+    return Renormalising("no difference", better, worse, f"{said}; {shown}.")
+
+
+def _example(
+    pairs: Sequence[tuple[Setting, Setting]],
+    results: Mapping[str, Result],
+    differences: Mapping[str, Interval],
+    metric: str,
+    smaller_is_better: bool,
+) -> str:
+    """The largest bar at which one of the forms still works, or else the smallest bar, in words."""
+
+    def works(pair: tuple[Setting, Setting]) -> bool:
+        losses = (relative_loss(results[one.name], results[UNEDITED], metric, smaller_is_better) for one in pair)
+        return any(loss is not None and loss.value <= USABLE for loss in losses)
+
+    pairs = sorted(pairs, key=lambda pair: pair[0].value)
+    plain, other = next((pair for pair in reversed(pairs) if works(pair)), pairs[0])
+    as_in_paper, renormalised = (results[one.name] for one in (plain, other))
+    return (
+        f"at {plain.name} {metric} is {as_in_paper.metrics[metric]:.2f} as in the paper "
+        f"({as_in_paper.changes[metric]}) and {renormalised.metrics[metric]:.2f} renormalised "
+        f"({renormalised.changes[metric]}), unedited {results[UNEDITED].metrics[metric]:.2f}, "
+        f"a difference of {differences[other.name]}"
+    )
+
+
+def _examples(results: Mapping[str, Result]) -> int:
+    return len(next(iter(results[UNEDITED].columns.values())))

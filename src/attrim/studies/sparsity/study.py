@@ -6,167 +6,236 @@ intervals that tell whether a score says anything about attention at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import nn
+from tyro.conf import UseAppendAction
 
-from ...core.site import Select
-from ...evaluation import Result
-from ...measurement import Stats
-from ...runs.run import Run
-from ...stats import Histogram
-from ...stats.distance import RowDistance
-from ...stats.spread import Majority
-from ...tasks import Task
-from ..base import register
-from ..settings import evaluate_each
-from .claims import Claim, claims
-from .compare import of_run, read_runs, store_settings
-from .figures import draw
-from .layerwise import evaluate_layers
-from .measuring import Measuring, Part, check_row_bar
-from .sweep import Setting, Sweep
-from .tables import write_tables
-from .weights import layer_mean
+from ...errors import ArtefactError, ParameterError
+from ..base import Study, register
+from ..bench import Bench
 
+if TYPE_CHECKING:
+    from ...runs.result import Result
+    from ...stats.base import Stat
+    from ...stats.bundle import Stats
+    from ...stats.histogram import Histogram
+    from ..findings import Setting
+    from .findings import SparsityFindings
 
-@dataclass(frozen=True)
-class Findings:
-    """What the study found.
-
-    Attributes
-    ----------
-    folder : of the run.
-    stats : of each part that was measured; ``"weights"`` always is.
-    settings : what was tried, in the order of the table.
-    results : a result for each setting, ``"unedited"`` first; empty for a task without a metric.
-    claims : the paper's claims, judged.
-    figures, tables : the files that were written.
-    """
-
-    folder: Path
-    stats: dict[str, Stats]
-    settings: list[Setting] = field(default_factory=list)
-    results: dict[str, Result] = field(default_factory=dict)
-    claims: list[Claim] = field(default_factory=list)
-    figures: list[Path] = field(default_factory=list)
-    tables: list[Path] = field(default_factory=list)
-
-    @property
-    def histogram(self) -> Histogram:
-        """The histogram of the weights, with facts about rows."""
-        histogram = self.stats["weights"]["Histogram"]
-        assert isinstance(histogram, Histogram)
-        return histogram
-
-    def layers(self) -> dict[str, list[float]]:
-        """Facts about query rows, one number a site, the mean over its heads."""
-        majority = self.stats["weights"]["Majority"]
-        assert isinstance(majority, Majority)
-        columns = {
-            "tokens to majority": majority.mean("tokens"),
-            "share of the row": majority.mean("share"),
-            "median bin": self.histogram.median_bin(),
-            "diversity (bins)": self.histogram.diversity(),
-        }
-        return {name: layer_mean(values).tolist() for name, values in columns.items()}
-
-    def distances(self) -> dict[str, dict[str, float]]:
-        """For each quantising method, the mean Jensen-Shannon distance and row sum over all heads."""
-        if "distances" not in self.stats:
-            return {}
-        stat = self.stats["distances"]["RowDistance"]
-        assert isinstance(stat, RowDistance)
-        distance, sums = (table.nanmean((0, 1)).tolist() for table in (stat.distance(), stat.row_sum()))
-        return {edit: {"distance": distance[n], "row_sum": sums[n]} for n, edit in enumerate(stat.edits)}
+Part = Literal["tokens", "distances", "hidden", "matrices"]
+CURVE = tuple(10.0 ** (power / 2) for power in range(-16, 0))  # half decades, for the curves of single tokens
+PROBES = {"query": 10.0, "key": 10.0, "value": 5.0, "scores": 20.0, "output": 5.0}  # moment to the end of its axis
 
 
 @register("sparsity")
-def sparsity(
-    model: nn.Module,
-    task: Task,
-    tokenizer: Any,
-    sweep: Sweep | None = None,
-    *,
-    parts: Sequence[Part] = ("tokens", "distances"),
-    evaluate: bool = True,
-    row_bar: float = 1e-3,
-    heads: Sequence[tuple[int, int]] = (),
-    examples: int = 3,
-    compare: Sequence[Path | str] = (),
-    formats: Sequence[str] = ("png", "svg", "pdf"),
-    identity: dict[str, Any] | None = None,
-    output: Path | str = "runs",
-    progress: bool = True,
-) -> Findings:
-    """Measure a model's attention, threshold and quantise it at several levels, and compare with controls.
+@dataclass(frozen=True)
+class Sparsity(Study):
+    """Measure a model's attention, threshold and quantise it at several levels, and compare with controls."""
 
-    Parameters
-    ----------
-    model, tokenizer : from :func:`attrim.models.loading.load_model` with the task's kind, and its tokenizer.
-    task : gives the texts to measure, and the score; without a metric nothing is evaluated.
-    sweep : what to try.
-    parts : what to measure beside the distribution of the weights.
-    evaluate : False measures only.
-    row_bar : row and token sparsity count the weights that are not above it.
-    heads : pairs of layer and head to draw in figures of their own.
-    examples : how many single examples get a table and a figure of their tokens.
-    compare : folders of earlier runs of this study, to draw beside this one.
-    formats : of the figures.
-    identity : JSON values that say which model this is (name, revision, dtype), for the run.
-    output : folder of runs; a run that was interrupted goes on, and one with other settings is added to.
-    """
-    sweep = sweep or Sweep()
-    check_row_bar(row_bar)
-    others = read_runs(compare)
-    known = {"study": "sparsity", "select": sweep.select.to_json(), **(identity or {"model": type(model).__name__})}
-    known |= {"task": task.options(), "data": task.fingerprint()}
-    with Run.open(output, known, name="sparsity") as run:
-        measuring = Measuring(run, model, task, tokenizer, sweep, row_bar, heads, examples, progress)
-        measuring.part("weights")
-        if heads:
-            Select(heads=heads).resolve(measuring.histogram.sites)  # raises when one is missing
-        for part in dict.fromkeys(parts):
-            measuring.part(part)
-        stats = measuring.found
-        found = Findings(run.folder, stats)
+    bars: tuple[float, ...] = (1e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
+    """Thresholds: weights that are not above the bar become zero."""
+    relative_to: Literal["one", "uniform", "row-maximum"] = "one"
+    """What the bars are a multiple of."""
+    renormalize: Literal["both", "no", "yes"] = "both"
+    """Whether each row is divided by what a threshold leaves of it (the paper: no); both tries every bar twice."""
+    target: float = 0.8
+    """Also try the threshold that zeroes about this share of the weights; 0 leaves it out."""
+    methods: tuple[str, ...] = (
+        "linear-slinear-midval",
+        "linear-slinear-clamped-midval",
+        "linear-slog-midval",
+        "linear-slog-clamped-midval",
+        "binarization",
+    )
+    """Quantising methods, with options as in linear-slog,prune=0.01 (docs/quantize.md)."""
+    bits: tuple[int, ...] = (2, 3, 4, 8)
+    """Numbers of bits to try each method with."""
+    as_coded: bool = False
+    """Quantise as the paper's released functions do, oddities included."""
+    prunes: tuple[float, ...] = ()
+    """Pruning constants to try with --prune-method and --prune-bits."""
+    prune_method: str = "linear-slog-clamped-midval"
+    """The method whose pruning constant is varied."""
+    prune_bits: int = 3
+    """Its number of bits."""
+    hidden_bars: tuple[float, ...] = ()
+    """Thresholds for hidden states."""
+    hidden_bits: tuple[int, ...] = ()
+    """Numbers of bits for hidden states."""
+    hidden_method: Literal["fixed-point", "linear", "log"] = "fixed-point"
+    """How hidden states are quantised."""
+    edit: UseAppendAction[tuple[str, ...]] = ()
+    """Further row of the table, as in attrim evaluate (repeatable)."""
+    layer_edit: str = ""
+    """An edit to try in every layer alone, such as threshold:0.01."""
+    no_controls: bool = False
+    """Leave out attention off, uniform attention, and random drop at the sparsity of each threshold."""
+    no_scores: bool = False
+    """Only measure and draw; evaluate nothing."""
+    parts: tuple[Part, ...] = ("tokens", "distances")
+    """What to measure beside the weights: sparsity of tokens, JS distances, hidden states and probes, heat maps."""
+    row_bar: float = 1e-3
+    """Row and token sparsity count the weights that are not above it (the paper: 1e-8)."""
+    show_heads: tuple[str, ...] = ()
+    """Heads to draw in figures of their own, such as 0/2 for head 2 of layer 0."""
+    examples: int = 3
+    """Single examples that get a table and a figure of their tokens' sparsity."""
+    compare: tuple[Path, ...] = ()
+    """Folders of earlier runs of this command, to draw beside this one."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.row_bar < 1:
+            raise ParameterError(f"The row bar must lie in [0, 1), not {self.row_bar}.")
+        if not 0 <= self.target < 1:
+            raise ParameterError(f"The target is a share of the weights, between 0 and 1, not {self.target}.")
+        _ = self.heads
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """The heads to show as pairs of layer and head."""
+        return [_parse_head(text) for text in self.show_heads]
+
+    @property
+    def texts(self) -> list[str]:
+        """The edits that are given as text."""
+        return [*self.edit, *filter(None, [self.layer_edit])]
+
+    @classmethod
+    def findings(cls) -> type[SparsityFindings]:
+        """See :meth:`Study.findings`."""
+        from .findings import SparsityFindings
+
+        return SparsityFindings
+
+    def identity(self) -> dict[str, Any]:
+        """A hash of the tensors that edits given as text read from folders; everything else is in their names."""
+        from ...core.text import parse_chain
+        from ...edits.saving import fingerprint, holds_tensors
+
+        edits = {text: parse_chain(text) for text in self.texts}
+        tensors = {text: fingerprint(chain) for text, chain in edits.items() if holds_tensors(chain)}
+        return {"tensors": tensors} if tensors else {}
+
+    def run(self, bench: Bench) -> SparsityFindings:
+        """See :meth:`Study.run`; what is wrong with the settings is said before anything is loaded."""
+        from .settings import check
+
+        check(self, bench.select())
+        found = super().run(bench)
+        assert isinstance(found, self.findings())
+        return found
+
+    def work(self, bench: Bench) -> SparsityFindings:
+        """Measure every part, evaluate every setting, and keep what tables and figures need of the tokenizer."""
+        from .findings import SparsityFindings, compare_forms, token_names
+
+        compared = self._compared()
+        bench.check_stats(self.texts)
+        stats = self._measure(bench)
         settings: list[Setting] = []
         results: dict[str, Result] = {}
-        judged: list[Claim] = []
-        if evaluate and task.metrics:
-            settings, results = evaluate_sweep(model, task, tokenizer, sweep, found.histogram, run, progress)
-            metric = next(iter(task.metrics))
-            judged = claims(settings, results, metric, metric in task.smaller_is_better)
-            store_settings(run, settings)
-        found = replace(found, settings=settings, results=results, claims=judged)
-        tables = write_tables(stats, tokenizer, run.folder / "tables")
-        this = of_run(run, stats["weights"], results, settings)
-        figures = draw(found, run.folder / "figures", tokenizer, [this, *others], heads, formats)
-        found = replace(found, tables=tables, figures=figures)
-        run.finish()
-    return found
+        task = bench.loaded_task
+        if task.metrics and not self.no_scores:
+            settings, results = self._evaluate(bench, stats["weights"])
+        metric = next(iter(task.metrics), "")
+        return SparsityFindings(
+            folder=bench.run_folder,
+            study=self,
+            model=bench.name,
+            task=bench.task_name,
+            smaller_is_better=metric in task.smaller_is_better,
+            stats=stats,
+            settings=tuple(settings),
+            results=results,
+            renormalised=compare_forms(settings, results, task),
+            tokens=token_names(stats, bench.loaded_tokenizer),
+            compared=compared,
+        )
+
+    def _compared(self) -> tuple[Path, ...]:
+        """The folders of the runs to compare with, each of which holds findings of this study."""
+        from ..findings import findings
+
+        for folder in self.compare:
+            if not isinstance(findings(folder), self.findings()):
+                raise ArtefactError(f"{folder} holds no run of the sparsity study; give a folder that it wrote.")
+        return tuple(folder.resolve() for folder in self.compare)
+
+    def _measure(self, bench: Bench) -> dict[str, Stats]:
+        """The stats of each part in one pass over the data; of chosen heads in one pass each."""
+        from ...core.site import Select
+        from ...stats import Histogram, Moments, Sample
+        from ...stats.rowfacts import RowCurves
+        from ...stats.spread import Extremes, Majority
+
+        wanted: list[Stat] = [Histogram(rows=True, bar=self.row_bar), Moments(), Majority(), Extremes(), RowCurves()]
+        found = {"weights": bench.measure(wanted, "weights")}
+        histogram = found["weights"][Histogram]
+        if self.heads:
+            Select(heads=self.heads).resolve(histogram.sites)  # raises when one is missing
+        for part in dict.fromkeys(self.parts):
+            if part == "tokens":
+                found |= self._measure_tokens(bench)
+            elif part == "distances":
+                found[part] = bench.measure(self._distances(histogram, bench), part)
+            else:
+                found[part] = bench.measure(Sample(1) if part == "matrices" else self._probes(), part)
+        return found
+
+    def _measure_tokens(self, bench: Bench) -> dict[str, Stats]:
+        """Tokens of every head together and of single examples, and of each chosen head: a stat has one selection."""
+        from ...core.site import Select
+        from ...stats.token_sparsity import TokenSparsity, TokenTable
+
+        bars = (*CURVE, self.row_bar)
+        every: list[Stat] = [TokenSparsity(bars)]
+        if self.examples:
+            every.append(TokenTable(self.examples, bar=self.row_bar))
+        found = {"tokens": bench.measure(every, "tokens")}
+        for layer, head in self.heads:
+            part = f"tokens/{layer}-{head}"
+            found[part] = bench.measure(TokenSparsity(bars), part, select=Select(heads=[(layer, head)]))
+        return found
+
+    def _distances(self, histogram: Histogram, bench: Bench) -> Stat:
+        from ...stats.distance import RowDistance
+        from .settings import few_bits
+
+        return RowDistance(few_bits(self, bench.select(), histogram))
+
+    def _probes(self) -> list[Stat]:
+        """The probes of the paper: hidden states, then queries, keys, values, scores and the outputs of the heads."""
+        from ...stats.values import Values
+
+        probes = (Values(moment, -end, end) for moment, end in PROBES.items())  # type: ignore[arg-type]
+        return [Values("layer_input"), Values("layer_output"), *probes]
+
+    def _evaluate(self, bench: Bench, weights: Stats) -> tuple[list[Setting], dict[str, Result]]:
+        """Evaluate every setting, then what depends on how the thresholds came out, then one layer at a time."""
+        from ...evaluation import evaluate_layers
+        from ...stats import Histogram
+        from .settings import first_settings, layer_settings, matched_settings
+
+        histogram, select = weights[Histogram], bench.select()
+        settings = first_settings(self, select, histogram)
+        results = bench.evaluate(settings)
+        controls = matched_settings(self, select, settings, results)
+        if controls:
+            results |= bench.evaluate(controls)
+        layers = layer_settings(self, select, histogram.sites)
+        if layers:
+            edits = {item.name: item.edits for item in layers}
+            loaded = bench.loaded_model, bench.loaded_task, bench.loaded_tokenizer
+            results |= evaluate_layers(*loaded, edits, run=bench.require_run(), progress=bench.progress)
+        return [*settings, *controls, *layers], results
 
 
-def evaluate_sweep(
-    model: nn.Module,
-    task: Task,
-    tokenizer: Any,
-    sweep: Sweep,
-    histogram: Histogram,
-    run: Run,
-    progress: bool,
-) -> tuple[list[Setting], dict[str, Result]]:
-    """Evaluate every setting, then what depends on how the thresholds came out, then one layer at a time."""
-    settings = sweep.settings(histogram)
-    results = evaluate_each(model, task, tokenizer, {item.name: item.edits for item in settings}, run, progress)
-    controls = sweep.matched(settings, results)
-    if controls:
-        results |= evaluate_each(model, task, tokenizer, {item.name: item.edits for item in controls}, run, progress)
-    layers = sweep.layers(histogram.sites)
-    if layers:
-        edits = {item.name: item.edits for item in layers}
-        results |= evaluate_layers(model, task, tokenizer, edits, run=run, progress=progress)
-    return [*settings, *controls, *layers], results
+def _parse_head(text: str) -> tuple[int, int]:
+    """``5/11`` as layer 5 and head 11."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None:
+        raise ParameterError(f"A head to show is written LAYER/HEAD, such as 5/11, not {text!r}.")
+    return int(match[1]), int(match[2])

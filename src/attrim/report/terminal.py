@@ -1,0 +1,227 @@
+"""Charts and tables as text: the same numbers as in the figures, in the width of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table as Rows
+from rich.text import Text
+
+from ..core.charts import (
+    Bars,
+    Chart,
+    Curve,
+    Distribution,
+    HeadMatrix,
+    ImageRegions,
+    Panels,
+    Pattern,
+    Series,
+    Table,
+    TokenStrip,
+    TrainingSteps,
+)
+
+LINES = 12  # points of a series, bars or regions that are shown
+PANELS = 6  # panels and matrices that are shown
+SIDE = 32  # characters on the side of a matrix
+LEVELS = " ▁▂▃▄▅▆▇█"
+SHADES = " ░▒▓█"
+
+
+def show(chart: Chart) -> RenderableType:
+    """A chart or a table as what rich prints."""
+    return _RENDERERS[type(chart)](chart)
+
+
+def _table(table: Table) -> Rows:
+    """A table; columns of numbers stand to the right."""
+    rows = Rows(title=table.title or None, caption=table.caption or None, caption_justify="left")
+    for column in table.columns:
+        text = column.form == "text"
+        # Texts are folded where there is no room, never cut: two settings must not read alike.
+        rows.add_column(Text(column.name), justify="left" if text else "right", overflow="fold", no_wrap=not text)
+    for number, row in enumerate(table.texts()):
+        if number in table.sections:
+            rows.add_section()
+        rows.add_row(*map(Text, row))
+    return rows
+
+
+def _heads(chart: HeadMatrix) -> Rows:
+    rows = Rows("role", "layer", title=_title(chart, chart.label))
+    for head in range(chart.values.shape[1]):
+        rows.add_column(str(head), justify="right")
+    for role, layer, numbers in zip(chart.roles, chart.layers, chart.values, strict=True):
+        rows.add_row(role, str(layer), *(f"{number:.3g}" if np.isfinite(number) else "-" for number in numbers))
+    return rows
+
+
+def _curve(chart: Curve | TrainingSteps) -> Rows:
+    rows = Rows("series", chart.x.label or "x", chart.y.label or "y", "interval", "", title=_title(chart))
+    right = getattr(chart, "right", None)
+    for series in chart.series:
+        if series.look != "muted":
+            label = f"{series.name} ({right.label})" if series.right and right else series.name
+            _points(rows, label, series)
+            rows.add_section()
+    for control in getattr(chart, "controls", ()):
+        rows.add_row(
+            Text(control.label), f"{control.x:.4g}", f"{control.y:.4g}", _interval(control.low, control.high), ""
+        )
+    for line in getattr(chart, "references", ()):
+        if line.label:
+            rows.add_row(Text(line.label), "", f"{line.value:.4g}", "", "")
+    return rows
+
+
+def _points(rows: Rows, name: str, series: Series) -> None:
+    points = series.points()
+    for number in _some(len(points)):
+        point = points[number]
+        ends = _interval(point.low, point.high)
+        if not ends and series.bands:
+            ends = _interval(series.bands[-1].low[number], series.bands[-1].high[number])
+        rows.add_row(Text(name), f"{point.x:.4g}", f"{point.y:.4g}", ends, Text(point.label))
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.4g} to {high:.4g}"
+
+
+def _bars(chart: Bars) -> Rows:
+    labels = list(chart.labels)
+    if not labels:
+        labels = [f"{section.label}.{place}" if section.length > 1 else section.label
+                  for section in chart.sections for place in range(section.length)]  # fmt: skip
+    rows = Rows("", title=_title(chart, chart.y.label))
+    for group in chart.groups:
+        rows.add_column(Text(group.name), justify="right")
+        rows.add_column("")
+    highest = max((float(np.nanmax(np.abs(group.values))) for group in chart.groups if _any(group.values)), default=1.0)
+    for number in _some(len(labels), 2 * LINES):
+        cells: list[Any] = []
+        for group in chart.groups:
+            value = group.values[number]
+            cells += (
+                [f"{value:.4g}", "█" * round(16 * abs(value) / (highest or 1.0))] if np.isfinite(value) else ["-", ""]
+            )
+        rows.add_row(Text(labels[number]), *cells)
+    return rows
+
+
+def _distribution(chart: Distribution) -> RenderableType:
+    ends = f"{chart.edges[0]:.3g} to {chart.edges[-1]:.3g}{', logarithmic' if chart.x.scale == 'log' else ''}"
+    rows = Rows("", f"{chart.x.label or 'value'} ({ends})", "highest", title=_title(chart, chart.y.label))
+    for bins in chart.bins:
+        values = np.nan_to_num(bins.values)
+        rows.add_row(Text(bins.name), _blocks(values), f"{values.max():.3g}")
+    for line in chart.lines:
+        rows.add_row(Text(line.name or (chart.right.label if chart.right else "")), _blocks(np.nan_to_num(line.y)), "")
+    return rows
+
+
+def _blocks(values: Any) -> str:
+    """Numbers as a row of blocks, at most 60 of them: the largest of neighbours."""
+    parts = np.array_split(values, min(60, len(values)))
+    heights = np.array([part.max() for part in parts])
+    top = heights.max() or 1.0
+    return "".join(LEVELS[int(np.ceil((len(LEVELS) - 1) * max(height, 0.0) / top))] for height in heights)
+
+
+def _pattern(chart: Pattern) -> RenderableType:
+    shown: list[RenderableType] = [Text(_title(chart, f"{chart.y_label} down, {chart.x_label} across"), style="italic")]
+    labels = [f"{row}.{column}" for row in chart.rows for column in chart.columns]
+    for number, matrix in enumerate(chart.matrices[:PANELS]):
+        shown.append(Text(matrix.title or (labels[number] if labels else "")))
+        if chart.numbers:
+            shown.append(_named(chart, matrix.values))
+        else:
+            shown.append(Text("\n".join(_shaded(matrix.values, chart))))
+    return Group(*shown, *_more(len(chart.matrices), "matrices"))
+
+
+def _named(chart: Pattern, values: Any) -> Rows:
+    rows = Rows("")
+    for key in chart.keys:
+        rows.add_column(Text(key), justify="right")
+    for name, numbers in zip(chart.queries, values, strict=True):
+        rows.add_row(Text(name), *(f"{number:.2f}" if np.isfinite(number) else "" for number in numbers))
+    return rows
+
+
+def _shaded(values: Any, chart: Pattern) -> list[str]:
+    """A matrix as shades, at most 32 characters a side: the largest of neighbouring cells."""
+    values = np.nan_to_num(values)
+    step = max(1, -(-max(values.shape) // SIDE))
+    pooled = np.array(
+        [[values[row : row + step, column : column + step].max() for column in range(0, values.shape[1], step)]
+         for row in range(0, values.shape[0], step)]
+    )  # fmt: skip
+    if chart.scale == "above":
+        shade = (pooled > chart.bar).astype(float)
+    else:
+        shade = np.clip(pooled / (pooled.max() or 1.0), 0, 1) ** (0.5 if chart.scale == "root" else 1.0)
+    return ["".join(2 * SHADES[int(np.ceil((len(SHADES) - 1) * one))] for one in row) for row in shade]
+
+
+def _strip(chart: TokenStrip) -> RenderableType:
+    """The text with grounds from dark to light, then the tokens with the largest and the smallest numbers."""
+    low, high = np.nanmin(chart.values), np.nanmax(chart.values)
+    text = Text()
+    for token, value in zip(chart.tokens, chart.values, strict=True):
+        share = (value - low) / (high - low) if high > low else 0.5
+        level = int(np.nan_to_num(55 + 200 * share))
+        text.append(token, style=f"{'white' if share < 0.55 else 'black'} on rgb({level},{level},{80})").append(" ")
+    order = np.argsort(-chart.values, kind="stable")
+    ends = [f"{name}: " + ", ".join(f"{chart.tokens[place]} {chart.values[place]:.3g}" for place in places)
+            for name, places in (("largest", order[:LINES]), ("smallest", order[::-1][:LINES]))]  # fmt: skip
+    return Group(Text(_title(chart, chart.label), style="italic"), text, *map(Text, ends))
+
+
+def _regions(chart: ImageRegions) -> Rows:
+    rows = Rows("region", "left", "top", "right", "bottom", chart.label or "number", title=_title(chart, chart.image))
+    for place in np.argsort(-chart.values, kind="stable")[:LINES]:
+        name = chart.labels[place] if chart.labels else str(place)
+        rows.add_row(Text(name), *(f"{end:.0f}" for end in chart.boxes[place]), f"{chart.values[place]:.3g}")
+    return rows
+
+
+def _panels(chart: Panels) -> RenderableType:
+    title = _title(chart, ", ".join(label for label in (chart.y_label, chart.x_label) if label))
+    shown = [show(one) for one in chart.charts[:PANELS]]
+    return Group(Text(title, style="italic"), *shown, *_more(len(chart.charts), "panels"))
+
+
+def _more(count: int, what: str) -> Sequence[RenderableType]:
+    return [Text(f"… and {count - PANELS} more {what}.")] if count > PANELS else []
+
+
+def _title(chart: Chart, label: str = "") -> str:
+    return ": ".join(part for part in (chart.title or chart.name, label) if part)
+
+
+def _some(count: int, most: int = LINES) -> list[int]:
+    """Numbers of at most so many entries, evenly spread, with the first and the last."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))}) if count else []
+
+
+def _any(values: Any) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+_RENDERERS: dict[type[Chart], Callable[[Any], RenderableType]] = {
+    Table: _table,
+    HeadMatrix: _heads,
+    Curve: _curve,
+    TrainingSteps: _curve,
+    Bars: _bars,
+    Distribution: _distribution,
+    Pattern: _pattern,
+    TokenStrip: _strip,
+    ImageRegions: _regions,
+    Panels: _panels,
+}
