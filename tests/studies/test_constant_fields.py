@@ -62,13 +62,13 @@ def test_bad_designs(fields, error, message) -> None:
 def test_bad_input_is_one_sentence(glue: Path, capsys) -> None:
     words = ["constant", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--output", str(glue.parent / "runs")]
     assert main([*words, "--budgets", "9/8"]) == 2
-    assert "no budget of 8 heads" in capsys.readouterr().err
+    assert "not a budget of 8 heads" in capsys.readouterr().err
     assert main([*words, "--task", "text"]) == 2
     assert "metric" in capsys.readouterr().err
     assert main([*words, "--select-heads", "4"]) == 2
     assert "matches no head" in capsys.readouterr().err
     assert main([*words, "--select-layers", "0", "--budgets", "5"]) == 2
-    assert "no budget of 4 heads" in capsys.readouterr().err
+    assert "not a budget of 4 heads" in capsys.readouterr().err
     for task in ("causal-lm", "squad"):
         assert main([*words, "--task", task, "--data", "built-in"]) == 2
         assert f"no probe for the task {task}" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attrim.cli import main
 from attrim.core.charts import Bars, Curve, Pattern, dump
 from attrim.core.site import Site
 from attrim.errors import ArtefactError
@@ -134,3 +135,20 @@ def test_an_older_run_says_what_to_do(glue: Path) -> None:
     (found.folder / "findings.json").unlink()
     with pytest.raises(ArtefactError, match=r"holds no findings: .*repeat its command \(attrim constant \.\.\.\)"):
         findings(found.folder)
+
+
+def test_show_prints_what_the_study_printed(glue: Path, capsys) -> None:
+    """Tables, figures and sentences from the folder alone: the data is gone, and the figures are drawn again."""
+    words = ["constant", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--output", str(glue.parent / "runs")]
+    words += ["--max-length", "24", "--epochs", "1", "--seeds", "0", "--orders", "random", "--formats", "png"]
+    assert main([*words, "--select-layers", "-1"]) == 0
+    printed = capsys.readouterr().out
+    (folder,) = (glue.parent / "runs").iterdir()
+    for path in glue.iterdir():
+        path.unlink()
+    (folder / "figures" / "order-random.png").unlink()
+    assert main(["show", str(folder), "--formats", "png"]) == 0
+    assert capsys.readouterr().out == printed
+    assert "2 selected heads constant: accuracy is" in printed
+    names = ["figures/order-random.png", "figures/score-against-heads.png", "tables/epochs.csv", "tables/results.csv"]
+    assert all((folder / name).stat().st_size for name in names)
