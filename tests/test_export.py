@@ -45,7 +45,7 @@ def test_fixed_point_words_come_back_within_a_step(numbers: list[float], fractio
 
 @pytest.mark.parametrize("text", ["float64", "q8", "q0.8", "q20.20", "8.8"])
 def test_an_unknown_format_is_named(text: str) -> None:
-    with pytest.raises(ParameterError, match="no format of words"):
+    with pytest.raises(ParameterError, match="not a format of words"):
         Format.parse(text)
 
 
@@ -163,7 +163,7 @@ def test_the_command_with_a_tensor(tmp_path, capsys) -> None:
         ("missing.safetensors:weights", "cannot be read"),
         ("missing.safetensors", "cannot be read"),
         (".", "cannot be read"),
-        ("text.txt", "is no safetensors file"),
+        ("text.txt", "is not a safetensors file"),
         ("file.safetensors:weight", "did you mean 'weights'"),
         ("file.safetensors", "holds 4 tensors (codes, empty, nan, weights); write"),
         ("file.safetensors:codes", "is int64"),

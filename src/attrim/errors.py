@@ -18,8 +18,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def shorten(value: Any, write: Callable[[Any], str] = repr, most: int = 100) -> str:
-    """What a message shows of a value: its ``repr`` (or ``str``) without the middle of what is very long."""
-    text = write(value)
+    """What a message shows of a value: its ``repr`` (or ``str``) in one line, very long ones without their middle."""
+    text = " ".join(write(value).splitlines())
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
 
 

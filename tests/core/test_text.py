@@ -187,6 +187,8 @@ def test_a_shared_selection_is_for_edits_that_select_nothing() -> None:
         ("uniform:layers=0-99999999", "99999999 in layers=0-99999999 is more than the 9999"),
         (f"uniform:layers={'+'.join(['0-9999'] * 1000)}", "chooses more than 9999"),
         ("x" * 5000, "no edit named 'xxx"),
+        ("uniform:layers=0\n+a\nb", "not a selection"),
+        ("threshold:bar=0.1,\n1 \n2", "write FIELD=1  2"),
     ],
 )
 def test_messages_name_the_wrong_token_and_the_right_one(text: str, message: str) -> None:

@@ -21,8 +21,7 @@ class Prefix:
     """The layers of a model in the order they run, and what each gave in the pass that was recorded last.
 
     Models that call one layer module several times (ALBERT) share nothing: their later calls cannot be distinguished
-    from the first ones. The same holds for edits of a site that is in no layer, and for several passes in one
-    recording.
+    from the first ones. The same holds for edits of a site that is in no layer, and several passes in one recording.
     """
 
     def __init__(self, model: nn.Module, example: Any = None) -> None:

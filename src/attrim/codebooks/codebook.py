@@ -126,7 +126,7 @@ class Codebook:
             self._cache[key] = round_within(self.values, self.edges, dtype).to(device)
         return self._cache[key]
 
-    def _table(self) -> lookup.Table | None:
+    def _table(self) -> lookup.LookupTable | None:
         if "table" not in self._cache:
             self._cache["table"] = lookup.make_table(*self.rounded(torch.float32))
         return self._cache["table"]

@@ -24,7 +24,7 @@ NOT_FINITE = 0x7F800000
 
 
 @dataclass(frozen=True)
-class Table:
+class LookupTable:
     """A codebook for float32, cut into cells.
 
     Attributes
@@ -44,7 +44,7 @@ class Table:
     shift: int
 
 
-def make_table(edges: Tensor, values: Tensor) -> Table | None:
+def make_table(edges: Tensor, values: Tensor) -> LookupTable | None:
     """The table of float32 edges ``[E]`` and values ``[E + 1]``; None where it would be too large."""
     bits = edges.contiguous().numpy().view(numpy.int32).astype(numpy.int64)
     distinct = numpy.unique(bits)
@@ -61,7 +61,7 @@ def make_table(edges: Tensor, values: Tensor) -> Table | None:
     # Equal edges leave the codes between them without weights, so only the last of each stays.
     used = numpy.append(0, numpy.searchsorted(bits, distinct, side="right"))
     above = numpy.append(distinct, numpy.iinfo(numpy.int32).max)
-    return Table(
+    return LookupTable(
         lowest.astype(numpy.uint16),
         above.astype(numpy.int32),
         values.numpy()[used],
@@ -71,7 +71,7 @@ def make_table(edges: Tensor, values: Tensor) -> Table | None:
     )
 
 
-def look_up(weights: Tensor, table: Table) -> Tensor:
+def look_up(weights: Tensor, table: LookupTable) -> Tensor:
     """The values that stand for the weights, which must be numbers."""
     weights = weights.contiguous()
     result = torch.empty_like(weights)

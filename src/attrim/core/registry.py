@@ -45,14 +45,19 @@ class Registry(Generic[T]):
     plural : the word for all members, by which ``attrim ls`` lists them.
     note : how members are written on the command line, for ``attrim ls``.
     flags : whether the parameters of a member are flags of a command.
+    folders : whether each member is a folder of the package, whose modules are what members share: they are not
+        imported to find the members.
     """
 
-    def __init__(self, kind: str, package: str, plural: str, note: str = "", flags: bool = False) -> None:
+    def __init__(
+        self, kind: str, package: str, plural: str, note: str = "", *, flags: bool = False, folders: bool = False
+    ) -> None:
         self.kind = kind
         self.package = package
         self.plural = plural
         self.note = note
         self.flags = flags
+        self.folders = folders
         self._members: dict[str, T] = {}
         self._scanned = False
         self._extended = False
@@ -82,7 +87,8 @@ class Registry(Generic[T]):
             self._scanned = True
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__):
-                importlib.import_module(f"{self.package}.{module.name}")
+                if module.ispkg or not self.folders:
+                    importlib.import_module(f"{self.package}.{module.name}")
 
     def _scan(self) -> None:
         self._scan_package()
@@ -153,7 +159,7 @@ TASKS: Registry[type[Task]] = Registry(
     "tasks",
     "On the command line: --task NAME --option OPTION=VALUE; data, limit, seed, max-length and batch-size are flags.",
 )
-STUDIES: Registry[type[Study]] = Registry("study", "attrim.studies", "studies", flags=True)
+STUDIES: Registry[type[Study]] = Registry("study", "attrim.studies", "studies", flags=True, folders=True)
 METHODS: Registry[Method] = Registry(
     "quantising method", "attrim.codebooks", "methods", "On the command line: --edit quantize:NAME,bits=3."
 )

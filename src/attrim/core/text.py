@@ -71,7 +71,7 @@ def parse(registry: Registry[type[Member]], text: str) -> Member:
         else:
             values[field] = convert(_value(value), hints[field], f"field {field!r} of the {registry.kind} {name!r}")
     for item in fields.values():
-        if _required(item) and item.name not in values and item.name != "select":
+        if _required(item) and item.name not in values:
             raise ParameterError(
                 f"The {registry.kind} {shorten(text)} lacks {item.name!r}; write {name}:{item.name}=... ."
             )
@@ -97,7 +97,7 @@ def parse_one_chain(texts: Sequence[str], select: Select | None = None) -> list[
     if len(texts) > 1:
         raise ParameterError(
             f"--edit is given {len(texts)} times, but this command has one outcome; write the edits in order in one "
-            f"text: --edit '{' then '.join(texts[:3])}{' then ...' * (len(texts) > 3)}'."
+            f"text: --edit '{shorten(' then '.join(texts), str, most=200)}'."
         )
     return [edit for text in texts for edit in parse_chain(text, select)]
 
@@ -143,10 +143,10 @@ def _read_member(registry: Registry[Any], text: str) -> tuple[Any, dict[str, dat
         if match:
             named, value = match[1].replace("-", "_"), match[2]
         elif named:
-            several = f"several are joined by '+', as in {named}={given[named]}+{part}"
+            written = f"{named}={given[named]}+{part}" if named in selects else f"FIELD={part}"
             raise ParameterError(
                 f"{shorten(part)} in {shorten(text)} comes after {named}=..., so it needs the name of its field; "
-                + (f"{several}." if named in selects else f"write FIELD={part}.")
+                f"{'several are joined by +, as in' if named in selects else 'write'} {shorten(written, str)}."
             )
         elif place >= len(ordered):
             raise ParameterError(
@@ -295,7 +295,7 @@ def _no_selection(field: str, entry: str, text: str) -> ParameterError:
     elif field == "layers" and re.fullmatch(r"\d+/\d+", entry):
         way_out = f"did you mean heads={entry}?"
     elif field == "heads":
-        way_out = "write numbers and ranges such as heads=0-3+5, or 5/11 for head 11 of layer 5."
+        way_out = "write numbers and ranges such as heads=0-3+5, or LAYER/HEAD such as heads=5/11."
     else:
         example = WORDED.get(field, "0-3+5")
         way_out = f"write {'words' if field in WORDED else 'numbers and ranges'} such as {field}={example}."
