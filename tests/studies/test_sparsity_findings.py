@@ -31,7 +31,12 @@ from attrim.studies.sparsity.findings import SparsityFindings
 numbers = st.floats(-1e6, 1e6) | st.just(float("nan"))
 intervals = st.builds(Interval, numbers, numbers, numbers, st.sampled_from([0.9, 0.95]))
 edits = st.sampled_from(
-    [attrim.Threshold(0.01), attrim.Gate(torch.ones(4)), attrim.Uniform(select=Select(layers=[1])), attrim.RandomDrop(0.5)]
+    [
+        attrim.Threshold(0.01),
+        attrim.Gate(torch.ones(4)),
+        attrim.Uniform(select=Select(layers=[1])),
+        attrim.RandomDrop(0.5),
+    ]
 )
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=12)
 
@@ -65,7 +70,9 @@ def test_findings_are_equal_after_a_round_trip(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder, Run.open(folder, {"study": "sparsity"}, name="sparsity") as run:
         stats = made_stats(data.draw(st.integers(0, 99)))
         stats.save(run.folder / "stats" / "weights")
-        names = data.draw(st.lists(texts.filter(lambda text: text.strip() and text != "unedited"), unique=True, max_size=3))
+        names = data.draw(
+            st.lists(texts.filter(lambda text: text.strip() and text != "unedited"), unique=True, max_size=3)
+        )
         values = st.integers(0, 9) | st.floats(0, 1)
         tried = [Setting(name, "threshold", data.draw(values), (data.draw(edits),), data.draw(texts)) for name in names]
         results = {name: data.draw(made_results(name)).store(run, name) for name in ("unedited", *names)}
