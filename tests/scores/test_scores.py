@@ -168,3 +168,36 @@ def test_rank_correlation() -> None:
 def test_heads_of_an_order_fit_other_edits() -> None:
     order = Scores(LAMBDAS, LAYERS).order()
     assert Constant(torch.rand(3, 4, 4), heads=order[:2]).select == Select(heads=[("layer.1", 0), ("layer.0", 1)])
+
+
+def test_scores_of_some_heads() -> None:
+    """Orders, places and budgets are of these alone, and a round trip keeps which they are."""
+    everything = random_scores(RAGGED)
+    a, b, _ = RAGGED
+    some = everything.only({a: (1,), b: (0, 2)})
+    assert some.order() == [head for head in everything.order() if head in (("a", 1), ("b", 0), ("b", 2))]
+    assert some.table().isnan().tolist() == [[True, False, True], [False, True, False]]
+    assert sorted(some.ranks().flatten().nan_to_num(0).tolist()) == [0, 0, 0, 1, 2, 3]
+    again = Scores.from_json(json.loads(json.dumps(some.to_json())))
+    assert again.order() == some.order()
+    assert again.heads == some.heads == {"a": (1,), "b": (0, 2)}
+    with pytest.raises(DataError, match="different heads"):
+        rank_correlation({"some": some, "all": Scores({"a": torch.zeros(2), "b": torch.zeros(3)}, [a, b])})
+    with pytest.raises(SelectionError, match=r"has 2 heads, so it cannot have scores for \(2,\)"):
+        Scores({"a": torch.zeros(1)}, [a], heads={"a": (2,)})
+
+
+@pytest.mark.parametrize("name", ["divergence", "gradient", "random"])
+def test_a_selection_changes_no_number(name: str) -> None:
+    """The other heads stay as they are, so a score of some heads is that of all, cut."""
+    model = attrim.load_model("tiny-bert", "sequence-classification")
+    generator = torch.Generator().manual_seed(0)
+    inputs = {"input_ids": torch.randint(5, 250, (4, 12), generator=generator)}
+    stat = attrim.measure(model, [inputs], attrim.Mean(), progress=False)["Mean"]
+    batches = [{**inputs, "labels": torch.tensor([0, 1, 0, 1])}]
+    everything = SCORES[name]()(model, batches, stat)
+    select = Select(layers=-2, heads=[1, 3])
+    some = SCORES[name]()(model, batches, stat, select=select)
+    (site,) = some.sites
+    assert (site.layer, some.scored(site)) == (0, (1, 3))
+    assert some.values[site.name].tolist() == pytest.approx(everything.values[site.name][[1, 3]].tolist(), rel=1e-4)

@@ -13,26 +13,27 @@ import pytest
 import torch
 
 from attrim.errors import ArtefactError
-from constants import command, rows
+from attrim.studies.findings import findings
+from constant_runs import rows, run
 
 
 def test_what_is_done_is_not_repeated_and_more_is_added(glue: Path, monkeypatch) -> None:
-    first = rows(command(glue).run())
+    first = rows(run(glue))
     import attrim.studies.constant.probing as probing
 
     trained = []
     original = probing.train_probe
     monkeypatch.setattr(probing, "train_probe", lambda *a, **k: trained.append(a[3].seed) or original(*a, **k))
-    assert rows(command(glue).run()) == first
+    assert rows(run(glue)) == first
     assert trained == []
-    more = rows(command(glue, seeds=(0, 1, 2), budgets=("0", "all")).run())
+    more = rows(run(glue, seeds=(0, 1, 2), budgets=("0", "all")))
     assert trained == [2, 2]
     assert more["", "", 0][:2] == first["", "", 0]
 
 
 def test_a_row_is_of_one_set_of_heads(glue: Path, monkeypatch) -> None:
     """A second seed turns the order round: the half of the heads that was probed before is another one."""
-    import attrim.studies.constant.ordering as ordering
+    import attrim.scores.lambdas as lambdas
     import attrim.studies.constant.probing as probing
 
     def train_lambdas(model, task, tokenizer, constants, recipe, **options):
@@ -41,13 +42,13 @@ def test_a_row_is_of_one_set_of_heads(glue: Path, monkeypatch) -> None:
 
     trained = []
     original = probing.train_probe
-    monkeypatch.setattr(ordering, "train_lambdas", train_lambdas)
+    monkeypatch.setattr(lambdas, "train_lambdas", train_lambdas)
     monkeypatch.setattr(probing, "train_probe", lambda *a, **k: trained.append(a[3].seed) or original(*a, **k))
-    alone = rows(command(glue, seeds=(0,)).run())
+    alone = rows(run(glue, seeds=(0,)))
     assert trained == [0, 0, 0]
-    command(glue, seeds=(0, 1)).run()
+    run(glue, seeds=(0, 1))
     assert trained[3:] == [1, 0, 1, 1]  # the baseline, half of the heads, all of them
-    assert rows(command(glue, seeds=(0,)).run()) == alone
+    assert rows(run(glue, seeds=(0,))) == alone
     assert len(trained) == 7
 
 
@@ -64,9 +65,9 @@ def test_a_row_is_of_one_set_of_heads(glue: Path, monkeypatch) -> None:
 def test_an_order_is_that_of_its_own_constants(glue: Path, order: str, before, after) -> None:
     """What another family, seed or number of batches gave is not taken for it."""
     same = {"orders": (order,), "epochs": 1, "until": "order"}
-    command(glue, **same, **before).run()
-    fresh = command(glue, **same, **after, output=glue.parent / "fresh").run().data["orders"]
-    assert command(glue, **same, **after).run().data["orders"] == fresh
+    run(glue, **same, **before)
+    fresh = run(glue, **same, **after, output=glue.parent / "fresh").data()["orders"]
+    assert run(glue, **same, **after).data()["orders"] == fresh
 
 
 def test_random_constants_belong_to_their_seed(glue: Path, monkeypatch) -> None:
@@ -76,28 +77,30 @@ def test_random_constants_belong_to_their_seed(glue: Path, monkeypatch) -> None:
     trained = []
     original = probing.train_probe
     monkeypatch.setattr(probing, "train_probe", lambda *a, **k: trained.append(a[3].seed) or original(*a, **k))
-    command(glue, **same, seeds=(0, 1)).run()
-    command(glue, **same, seeds=(1, 0)).run()
+    run(glue, **same, seeds=(0, 1))
+    run(glue, **same, seeds=(1, 0))
     assert trained == [0, 1, 0, 1, 1, 0]  # the baseline once, all heads for both
 
 
 def test_averages_whose_saving_was_stopped_are_measured_again(glue: Path) -> None:
-    """Killed before the index, which is written last; a file that is there but damaged is not thrown away."""
-    outcome = command(glue, until="average").run()
-    folder = Path(outcome.data["folder"]) / "averages" / "even"
+    """Killed before the index, which is written last; what is damaged is no finding, and is measured again."""
+    outcome = run(glue, until="average")
+    folder = outcome.folder / "stats" / "averages-even"
     (folder / "stats.json").unlink()
-    assert command(glue, until="average").run().data == outcome.data
+    assert run(glue, until="average") == outcome
     next(folder.glob("*.safetensors")).write_bytes(b"half")
     with pytest.raises(ArtefactError, match="has changed since it was saved"):
-        command(glue, until="average").run()
+        findings(outcome.folder)
+    assert run(glue, until="average") == outcome
     (folder / "stats.json").write_text("{")
     with pytest.raises(ArtefactError, match="cannot be read"):
-        command(glue, until="average").run()
+        findings(outcome.folder)
+    assert run(glue, until="average") == outcome
 
 
 def test_a_kill_changes_nothing(glue: Path) -> None:
     """Killed at the first stored probe, the study ends with the scores of one that was not."""
-    whole = rows(command(glue, output=glue.parent / "whole").run())
+    whole = rows(run(glue, output=glue.parent / "whole"))
     words = ["constant", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--output", str(glue.parent / "runs")]
     words += ["--max-length", "24", "--epochs", "2", "--learning-rate", "1e-3", "--seeds", "0", "1", "--formats", "png"]
     words += ["--order-epochs", "1", "--budgets", "0", "1/2", "all"]
@@ -110,4 +113,4 @@ def test_a_kill_changes_nothing(glue: Path) -> None:
         time.sleep(0.01)
     process.wait()
     assert process.returncode == -signal.SIGKILL, "the study was over before it could be killed"
-    assert rows(command(glue).run()) == whole
+    assert rows(run(glue, max_length=24)) == whole

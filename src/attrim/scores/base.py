@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor, nn
 
+from ..attention.discover import find_sites
 from ..core.registry import SCORES
 from ..core.site import Select, Site
 from ..errors import ArtefactError, DataError, ParameterError, SelectionError, ShapeError
@@ -53,7 +54,7 @@ class ScoreInputs:
     tokenizer: Any = None
     folder: Path | None = None
     progress: bool = False
-    select: Select = Select()
+    select: Select = field(default_factory=Select)
 
 
 NEEDS = {
@@ -129,19 +130,20 @@ class Score:
             if value is None and name in self.needs:
                 raise ParameterError(f"The score {self.registered_name!r} needs {NEEDS[name]}; give {name}=... .")
         batches = () if batches is None else batches
-        select = select or Select()
-        return self.compute(ScoreInputs(model, batches, constants, task, tokenizer, folder, progress, select))
+        given = ScoreInputs(model, batches, constants, task, tokenizer, folder, progress, select or Select())
+        found = self.compute(given)
+        return found if given.select == Select() else found.only(given.select.resolve(find_sites(model)))
 
-    def scores(self, values: Mapping[str, Tensor], chosen: Mapping[Site, Sequence[int]]) -> Scores:
+    def scores(self, values: Mapping[str, Tensor], sites: Sequence[Site] | Mapping[Site, Sequence[int]]) -> Scores:
         """What :meth:`compute` returns.
 
         Parameters
         ----------
-        values : by site name ``[H]`` for the chosen heads, or ``[N, H]`` for each of N examples.
-        chosen : the heads of each site that have a number, as ``Select.resolve`` gives them.
+        values : by site name ``[H]``, or ``[N, H]`` for each of N examples.
+        sites : those of the values; with the numbers of the heads that they are of, where these are not all.
         """
-        heads = {site.name: tuple(numbers) for site, numbers in chosen.items()}
-        return Scores(values, list(chosen), self.registered_name, self.options(), self.large_is_important, heads)
+        heads = {site.name: tuple(own) for site, own in sites.items()} if isinstance(sites, Mapping) else None
+        return Scores(values, list(sites), self.registered_name, self.options(), self.large_is_important, heads)
 
     def reduce(self, parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """The values of all examples as scope and reduction ask for: ``[H]`` or ``[N, H]`` by site name.
@@ -284,6 +286,15 @@ class Scores:
         rows = {site.name: torch.tensor([float(rank[site.name, head]) for head in self.scored(site)])
                 for site in self.sites}  # fmt: skip
         return self._table(rows)
+
+    def only(self, chosen: Mapping[Site, Sequence[int]]) -> Scores:
+        """The scores of some heads, as ``Select.resolve`` gives them; sites that have none of them are left out."""
+        kept = {site: [head for head in self.scored(site) if head in chosen.get(site, ())] for site in self.sites}
+        kept = {site: heads for site, heads in kept.items() if heads}
+        places = {site: [self.scored(site).index(head) for head in heads] for site, heads in kept.items()}
+        values = {site.name: self.values[site.name][..., own] for site, own in places.items()}
+        heads = {site.name: own for site, own in kept.items()}
+        return dataclasses.replace(self, values=values, sites=list(kept), heads=heads)
 
     def scored(self, site: Site) -> tuple[int, ...]:
         """The heads of a site that have a score."""

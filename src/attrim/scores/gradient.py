@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import attach
+from ..attention.discover import find_sites
 from ..core.call import Call
 from ..core.modes import in_mode
 from ..edits.base import Edit
@@ -73,9 +74,9 @@ class Gradient(Score):
             raise DataError("There is nothing to score heads on: the batches are empty.")
         device = next(model.parameters()).device
         example = {name: tensor[:1].to(device) for name, tensor in first.items() if name not in LABELS}
-        with in_mode(model, training=False), torch.enable_grad(), attach(model, [edit], example=example) as sites:
+        with in_mode(model, training=False), torch.enable_grad(), attach(model, [edit], example=example):
             values = self.reduce(self._changes(model, chain([first], stream), edit, device))
-        return self.scores(values, given.select.resolve(sites))
+        return self.scores(values, given.select.resolve(find_sites(model, example)))
 
     def _changes(
         self, model: nn.Module, batches: Iterable[Mapping[str, Any]], edit: Towards, device: torch.device

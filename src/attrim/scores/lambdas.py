@@ -125,9 +125,8 @@ class Lambdas(Score):
             progress=given.progress,
             select=given.select,
         )
-        chosen = given.select.resolve(find_sites(given.model)).items()
-        known = {site: heads for site, heads in chosen if site.name in lambdas}
-        return self.scores({site.name: lambdas[site.name][list(heads)] for site, heads in known.items()}, known)
+        sites = [site for site in find_sites(given.model) if site.name in lambdas]
+        return self.scores(lambdas, sites)
 
 
 def lambda_scores(

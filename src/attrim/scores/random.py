@@ -40,6 +40,5 @@ class RandomOrder(Score):
 
     def compute(self, given: ScoreInputs) -> Scores:
         """See :meth:`Score.compute`."""
-        chosen = given.select.resolve(find_sites(given.model))
-        values = random_scores(list(chosen), self.seed).values
-        return self.scores({site.name: values[site.name][list(heads)] for site, heads in chosen.items()}, chosen)
+        sites = find_sites(given.model)
+        return self.scores(random_scores(sites, self.seed).values, sites)

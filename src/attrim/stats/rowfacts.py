@@ -144,7 +144,7 @@ class RowCurves(SiteStat):
         bands = ((0.05, 0.95), (0.25, 0.75))
         return [
             Series(
-                "rows",
+                "",
                 edges,
                 shares[0.5][head],
                 bands=[Band(shares[low][head], shares[high][head]) for low, high in bands],

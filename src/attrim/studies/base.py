@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 from ..core import record
 from ..core.registry import STUDIES
@@ -37,12 +37,20 @@ class Study:
     Attributes
     ----------
     bench : the bench that it needs, whose fields are flags of its command too.
-    kind : the model kind that it needs, whatever the task (``"auto"`` is the model without a head).
+    model_kind : the ``kind`` of model that it needs, whatever the task (``"auto"`` is the model without a head).
     """
 
     registered_name: ClassVar[str]
     bench: ClassVar[type[Bench]] = Bench
-    kind: ClassVar[str] = ""
+    model_kind: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Take what Python gives as a flag would give it: 1 for a number with a point, and a list for a tuple."""
+        hints = get_type_hints(type(self))
+        for item in dataclasses.fields(self):
+            what = f"field {item.name!r} of the study {self.registered_name}"
+            value = record.load(hints[item.name], record.dump(getattr(self, item.name)), what)
+            object.__setattr__(self, item.name, value)
 
     def run(self, bench: Bench) -> Findings:
         """Do the experiment, or what a run of it left undone, and keep what it found in the run's folder."""
@@ -58,7 +66,7 @@ class Study:
             raise ParameterError(
                 f"The study {self.registered_name!r} needs a {self.bench.__name__}, not a {type(bench).__name__}."
             )
-        return dataclasses.replace(bench, kind=self.kind) if self.kind and not bench.kind else bench
+        return dataclasses.replace(bench, kind=self.model_kind) if self.model_kind and not bench.kind else bench
 
     def work(self, bench: Bench) -> Findings:
         """The experiment itself; ``bench`` has an open run."""

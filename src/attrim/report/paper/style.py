@@ -227,7 +227,7 @@ def legend(figure: Figure, charts: Sequence[Chart], title: str = "", below: Text
     if not handles:
         return
     longest, width = max(map(len, handles)), figure.get_figwidth()
-    columns = max(1, min(len(handles), int(width / (0.45 + 0.062 * longest))))
+    columns = max(1, min(len(handles), int(width / (0.4 + 0.058 * longest))))
     lines = -(-len(handles) // columns)
     columns = -(-len(handles) // lines)  # no line shorter than need be
     lines += bool(title)

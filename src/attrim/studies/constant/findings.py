@@ -26,6 +26,7 @@ from ...core.charts import (
     Table,
     file_name,
 )
+from ...core.checked import Cell
 from ...core.site import Select
 from ...runs.result import Result
 from ...scores import RankCorrelation, Scores, rank_correlation
@@ -87,7 +88,7 @@ class ConstantFindings(Findings):
         number = Column(self.metric, "number")
         texts = ("family", "order", "budget"), ("seeds", "drop, % of the baseline")
         columns = [*map(Column, texts[0]), Column("heads", "count"), number, *map(Column, texts[1])]
-        rows = [
+        rows: list[list[Cell]] = [
             [
                 row.setting.family,
                 row.setting.order,
@@ -109,7 +110,7 @@ class ConstantFindings(Findings):
         for order, scores in self.orders.items():
             columns += [Column(order, "general", 6), Column(f"place in {order}", "count")]
             places[order] = {head: place for place, head in enumerate(scores.order(), start=1)}
-        rows: list[list[str | float | None]] = []
+        rows: list[list[Cell]] = []
         one = next(iter(self.orders.values()))
         for site in one.sites:
             for number, head in enumerate(one.scored(site)):
@@ -153,7 +154,7 @@ class ConstantFindings(Findings):
             if len(families) > 1:
                 yield self._bars(families, axis)
         for name, scores in self.orders.items():
-            ranks = scores.ranks()
+            ranks = scores.ranks().numpy()
             label, last = "place in the order (1 is replaced first)", float(np.nanmax(ranks))
             yield HeadMatrix.of(file_name("order", name), ranks, scores.sites, label, low=1.0, high=last)
         if self.correlation is not None:
@@ -170,11 +171,10 @@ class ConstantFindings(Findings):
             for name, budgets in found.items()
         ]
         baseline = self.rows[0].score
-        among = "selected " if self.selected else ""
         return Curve(
             "score-against-heads",
             series=series,
-            x=Axis(f"constant heads (of {total}{f' {among}'.rstrip()})", "whole", -0.05 * total, 1.05 * total),
+            x=Axis(f"constant heads (of {total}{' selected' * self.selected})", "whole", -0.05 * total, 1.05 * total),
             y=axis,
             right=Drop(baseline, rise=self.smaller_is_better) if baseline else None,
             apart=min(0.01, 0.06 / len(series)) * total,

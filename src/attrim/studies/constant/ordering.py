@@ -55,7 +55,9 @@ def score_heads(
     probe: Probe | None = None,
     scratch: Path | None = None,
 ) -> Scores:
-    """One point of work: the scores of the selected heads for one seed. It may run in another process; it stores nothing.
+    """One point of work: the scores of the selected heads for one seed.
+
+    It may run in another process, and stores nothing.
 
     Parameters
     ----------

@@ -141,13 +141,14 @@ def probe(
             finished = checkpoints(run.folder, replaced.name, trained.seed)
             assert finished is not None
             remove_features(finished)
-    results, epochs = [], {}
+    results: list[Result] = []
+    epochs: dict[str, Epochs] = {}
     for name in names.values():
         result = Result.load(run, name)
         assert result is not None
         results.append(result)
-        _, about = load_probe(_folder(run.folder, name), bench.loaded_model)
-        epochs[name] = tuple(about["epochs"])
+        kept = load_probe(_folder(run.folder, name), bench.loaded_model)[1]
+        epochs[name] = tuple(kept["epochs"])
     return tuple(results), epochs
 
 

@@ -1,7 +1,9 @@
 """The constant study: how many heads of a frozen model can be replaced by a fixed matrix, and what a probe loses.
 
 The method of PAPA (Hassid et al. 2022, https://arxiv.org/abs/2211.03495) in its three steps: average the attention over
-the training data, put the heads in an order, and for each budget make the first heads constant and train a probe.
+the training data, put the heads in an order, and for each budget make the first heads constant and train a probe. The
+first family of constants is tried with every order, the others with the first order. Where heads are selected, only
+these are averaged, ordered and made constant, and budgets are shares of them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from ..base import Study, register
 from ..bench import Bench, TrainingBench
 
 if TYPE_CHECKING:
+    from ...runs.result import Result
     from .findings import ConstantFindings
+    from .probing import Epochs
 
 SLOTS = 64
 # Of the recipe, what does not change any result: every seed has results of its own.
@@ -29,14 +33,10 @@ _FREE = ("seed", "checkpoint_every")
 @register("constant")
 @dataclass(frozen=True, kw_only=True)
 class ConstantHeads(ProbeRecipe, Study):
-    """Replace more and more heads of a frozen model by a fixed matrix, and see what a probe loses.
-
-    Budgets, families, orders and seeds are added to the same run; the first family is used with every order, the others
-    with the first order. With a selection, only the selected heads are averaged, ordered and made constant.
-    """
+    """Replace more and more heads of a frozen model by a fixed matrix, and see what a probe loses."""
 
     bench: ClassVar[type[Bench]] = TrainingBench
-    kind: ClassVar[str] = "auto"
+    model_kind: ClassVar[str] = "auto"
 
     layout: Literal["grid", "papa"] = "grid"
     """Fixed slots for the tokens: corrected, or as in the paper."""
@@ -68,10 +68,9 @@ class ConstantHeads(ProbeRecipe, Study):
     """Number type of the computation."""
 
     def __post_init__(self) -> None:
-        # Budgets may be numbers in Python; as texts they are what a run keeps.
+        # In Python they may be numbers.
         object.__setattr__(self, "budgets", tuple(str(budget) for budget in self.budgets))
-        for name in ("families", "orders", "seeds"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        super().__post_init__()
         for names, what in ((self.budgets, "budget"), (self.families, "family"), (self.orders, "order")):
             if not names:
                 raise ParameterError(f"The constant study needs at least one {what}.")
@@ -115,7 +114,7 @@ class ConstantHeads(ProbeRecipe, Study):
         }
 
     def prepare(self, bench: Bench) -> Bench:
-        """The bench with texts on fixed slots: position i must mean the same in all texts, or their average says nothing.
+        """The bench with texts on fixed slots, so that position i means the same in all texts that are averaged.
 
         Refuses a task that has no probe, a selection without heads, and budgets that the model does not have.
         """
@@ -165,7 +164,8 @@ class ConstantHeads(ProbeRecipe, Study):
         found = dataclasses.replace(found, orders=orders)
         if self.until == "order":
             return found
-        results, epochs = {}, {}
+        results: dict[str, tuple[Result, ...]] = {}
+        epochs: dict[str, Epochs] = {}
         settings = replacements(self, orders)
         for setting in track(settings, lambda setting: f"probing {setting.name}", bench.progress):
             results[setting.name], own = probe(bench, self, setting, constants.get(setting.family, {}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -10,15 +12,16 @@ import pytest
 import torch
 
 from attrim.cli import main
+from attrim.commands.parsing import parse
+from attrim.commands.study import command_of
 from attrim.core.site import Site
-from attrim.errors import ArtefactError, DataError, ParameterError, UnknownName
-from attrim.models.loading import load_model, load_tokenizer
+from attrim.errors import ArtefactError, ParameterError, UnknownName
 from attrim.scores import Scores
-from attrim.studies.constant import constant as study
-from attrim.studies.constant.design import Design, Setting
-from attrim.studies.constant.drops import Row, relative_drop, sentences
-from attrim.tasks import load_task
-from constants import command
+from attrim.studies.bench import Bench
+from attrim.studies.constant import ConstantHeads
+from attrim.studies.constant.drops import BudgetRow, relative_drop, sentences
+from attrim.studies.constant.ordering import Replacement, replacements
+from constant_runs import run, study
 
 
 def scores(*sizes: int) -> Scores:
@@ -27,8 +30,8 @@ def scores(*sizes: int) -> Scores:
 
 
 def test_settings_share_what_does_not_depend_on_the_order() -> None:
-    design = Design(families=("average", "uniform"), orders=("lambdas", "random"), budgets=("1/2", "all", "8", 4))
-    settings = design.settings({"lambdas": scores(4, 4), "random": scores(4, 4)})
+    asked = study(families=("average", "uniform"), orders=("lambdas", "random"), budgets=("1/2", "all", "8", 4))
+    settings = replacements(asked, {"lambdas": scores(4, 4), "random": scores(4, 4)})
     assert [(setting.family, setting.order, len(setting.heads)) for setting in settings] == [
         ("", "", 0), ("average", "lambdas", 4), ("average", "", 8), ("average", "random", 4), ("uniform", "lambdas", 4),
         ("uniform", "", 8),
@@ -44,6 +47,7 @@ def test_settings_share_what_does_not_depend_on_the_order() -> None:
         ({"orders": ("xyz",)}, UnknownName, "known are divergence, gradient, lambdas, random"),
         ({"lambda_rate": -1.0}, ParameterError, "learning rate of lambdas must be a number above 0, not -1.0"),
         ({"order_epochs": 0}, ParameterError, "epochs of an order must be a number above 0, not 0"),
+        ({"epochs": "many"}, ArtefactError, "field 'epochs' of the study constant cannot be read: 'many' is not float"),
         ({"seeds": ()}, ParameterError, "at least one"),
         ({"seeds": (1, 1)}, ParameterError, "different"),
         ({"budgets": ()}, ParameterError, "budget"),
@@ -52,18 +56,19 @@ def test_settings_share_what_does_not_depend_on_the_order() -> None:
 )
 def test_bad_designs(fields, error, message) -> None:
     with pytest.raises(error, match=message):
-        Design(**fields)
+        ConstantHeads(**fields)
 
 
 def test_bad_input_is_one_sentence(glue: Path, capsys) -> None:
     words = ["constant", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--output", str(glue.parent / "runs")]
     assert main([*words, "--budgets", "9/8"]) == 2
-    assert "no budget of 8 heads" in capsys.readouterr().err
+    assert "not a budget of 8 heads" in capsys.readouterr().err
     assert main([*words, "--task", "text"]) == 2
     assert "metric" in capsys.readouterr().err
-    for flag, value in {"roles": "encoder", "layers": "0", "heads": "1", "names": "*0*"}.items():
-        assert main([*words, f"--select-{flag}", value]) == 2
-        assert "takes no --select flags" in capsys.readouterr().err
+    assert main([*words, "--select-heads", "4"]) == 2
+    assert "matches no head" in capsys.readouterr().err
+    assert main([*words, "--select-layers", "0", "--budgets", "5"]) == 2
+    assert "not a budget of 4 heads" in capsys.readouterr().err
     for task in ("causal-lm", "squad"):
         assert main([*words, "--task", task, "--data", "built-in"]) == 2
         assert f"no probe for the task {task}" in capsys.readouterr().err
@@ -79,20 +84,19 @@ def test_bad_input_is_one_sentence(glue: Path, capsys) -> None:
     ],
 )
 def test_averages_of_another_model_or_layout_are_refused_by_name(glue: Path, change, named) -> None:
-    folder = Path(command(glue, until="average").run().data["folder"])
+    folder = run(glue, until="average").folder
     with pytest.raises(ArtefactError, match=f"it differs in .*{named}"):
-        command(glue, until="average", output=folder, **change).run()
+        run(glue, until="average", output=folder, **change)
 
 
-def test_a_study_needs_a_layout(glue: Path) -> None:
-    task = load_task("glue/sst2", data=str(glue), split="train")
-    with pytest.raises(DataError, match="layout"):
-        study(load_model("tiny-bert"), task, task, load_tokenizer("tiny-bert"), output=glue.parent / "runs")
+def test_a_study_needs_training_data(glue: Path) -> None:
+    with pytest.raises(ParameterError, match="needs a TrainingBench, not a Bench"):
+        study().run(Bench("tiny-bert", task="glue/sst2", data=str(glue), output=glue.parent / "runs"))
 
 
 def test_a_single_seed_has_no_interval_and_no_change_is_said_so() -> None:
     def said(score: float) -> tuple[str, str]:
-        row = Row(Setting("average", "", "all", (("layer", 0),)), (score,), relative_drop([50.0], [score]))
+        row = BudgetRow(Replacement("average", "", "all", (("layer", 0),)), (score,), relative_drop([50.0], [score]))
         return str(row.drop), sentences([row], "accuracy")[0]
 
     assert said(50.0)[0] == "+0.00"
@@ -110,3 +114,31 @@ def test_relative_drop() -> None:
     assert math.isnan(relative_drop([50.0], [45.0]).low)
     assert relative_drop([0.0], [1.0]) is None
     assert relative_drop([10.0, 10.0], [11.0, 11.0], -1.0).value == pytest.approx(10.0)
+
+
+def test_python_flags_and_yaml_are_one(tmp_path: Path) -> None:
+    """The same study and the same run, however it is written."""
+    (tmp_path / "study.yaml").write_text("budgets: [0, 1/2]\nepochs: 2\nseeds: [0, 1]\ntask: glue/sst2\n")
+    kind = command_of(ConstantHeads)
+    flags = ["tiny-bert", "--task", "glue/sst2", "--budgets", "0", "1/2", "--epochs", "2", "--seeds", "0", "1"]
+    python = ConstantHeads(budgets=(0, "1/2"), epochs=2, seeds=[0, 1])
+    for words in (flags, ["tiny-bert", "--config", str(tmp_path / "study.yaml")]):
+        command = parse(["constant", *words], {"constant": kind})
+        asked = ConstantHeads(**{item.name: getattr(command, item.name) for item in dataclasses.fields(ConstantHeads)})
+        assert asked == python
+        assert json.dumps(asked.identity()) == json.dumps(python.identity())
+
+
+def test_more_can_be_tried_in_the_same_run() -> None:
+    """What everything depends on is another run; what only says what to try is not."""
+    same = {"budgets": ("1",), "families": ("offset",), "orders": ("random",), "seeds": (5,), "score_batches": 1}
+    same |= {"until": "order", "seed": 1, "checkpoint_every": 7}
+    for name, value in same.items():
+        assert study(**{name: value}).identity() == study().identity(), name
+    for name, value in {"order_epochs": 3, "lambda_rate": 1e-3, "as_coded": True, "epochs": 3, "clip": 0.5}.items():
+        assert study(**{name: value}).identity() != study().identity(), name
+
+
+def test_only_selected_heads_are_told_of() -> None:
+    row = BudgetRow(Replacement("average", "", "all", (("layer", 0),)), (45.0,), relative_drop([50.0], [45.0]))
+    assert sentences([row], "accuracy", "selected")[0].startswith("All selected heads constant: accuracy is 45.00")
