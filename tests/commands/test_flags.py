@@ -109,7 +109,7 @@ def test_bad_yaml_is_one_sentence(tmp_path: Path, text: str | None, words: str) 
 
 def test_options_become_what_the_fields_of_the_task_are() -> None:
     options = ("label_order=[1, 0]", "min-words=6", "revision=12", "local_files_only=yes", "seed=null", "layout=grid")
-    task = Evaluate(model=MODEL, task="glue/sst2", option=options).load_task()
+    task = Evaluate(model=MODEL, task="glue/sst2", option=options).loaded_task
     assert isinstance(task, Sst2)
     assert (task.label_order, task.min_words, task.revision) == ((1, 0), 6, "12")
     assert (task.local_files_only, task.seed, task.layout) == (True, None, "grid")

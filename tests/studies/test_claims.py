@@ -7,8 +7,8 @@ import pytest
 
 from attrim.evaluation import UNEDITED
 from attrim.runs.result import Interval, Result
-from attrim.studies.sparsity import Setting, claims
-from attrim.studies.sparsity.claims import judge, relative_loss
+from attrim.studies.findings import Setting
+from attrim.studies.sparsity.claims import claims, judge, relative_loss, renormalising
 
 LOG = "quantize:linear-slog-clamped-midval,bits=3"
 SETTINGS = [
@@ -90,3 +90,62 @@ def test_smaller_is_better_turns_the_sign() -> None:
 def test_a_score_that_is_not_positive_has_no_relative_loss() -> None:
     assert relative_loss(result(1.0, 0.8, (0.0, 2.0)), result(0.0), "accuracy", smaller_is_better=False) is None
     assert judge(None) == "undecided"
+
+
+FORMS = [
+    *(Setting(f"threshold:{bar}", "threshold", bar, ()) for bar in (0.001, 0.01, 0.1)),
+    *(Setting(f"threshold:{bar},renormalize=true", "threshold, renormalised", bar, ()) for bar in (0.001, 0.01, 0.1)),
+]
+
+
+def forms(plain: tuple[float, ...], renormalised: tuple[float, ...]) -> dict[str, Result]:
+    scores = zip(FORMS, (*plain, *renormalised), strict=True)
+    narrow = {setting.name: result(score, 0.5, (score - 80.5, score - 79.5)) for setting, score in scores}
+    return {UNEDITED: result(80.0), **narrow}
+
+
+def differences(*ends: tuple[float, float]) -> dict[str, Interval]:
+    return {one.name: Interval(sum(pair) / 2, *pair) for one, pair in zip(FORMS[3:], ends, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("ends", "smaller_is_better", "verdict"),
+    [
+        (((-1.0, 1.0), (2.0, 4.0), (8.0, 12.0)), False, "needed"),
+        (((-1.0, 1.0), (2.0, 4.0), (8.0, 12.0)), True, "harmful"),
+        (((-1.0, 1.0), (-4.0, -2.0), (8.0, 12.0)), False, "depends on the bar"),
+        (((-1.0, 1.0), (-4.0, 2.0), (0.0, 0.0)), False, "no difference"),
+    ],
+)
+def test_renormalising_is_judged_by_the_intervals(
+    ends: tuple[tuple[float, float], ...], smaller_is_better: bool, verdict: str
+) -> None:
+    found = forms((80.0, 76.0, 40.0), (80.0, 79.0, 50.0))
+    judged = renormalising(FORMS, found, differences(*ends), "accuracy", smaller_is_better)
+    assert judged is not None
+    assert judged.verdict == verdict
+    assert f"Renormalising after a threshold: {verdict}" in judged.sentence
+
+
+def test_the_sentence_about_renormalising_quotes_the_largest_bar_that_still_works() -> None:
+    found = forms((80.0, 60.0, 20.0), (80.0, 78.0, 30.0))
+    judged = renormalising(FORMS, found, differences((0.0, 0.0), (15.0, 20.0), (8.0, 12.0)), "accuracy", False)
+    assert judged is not None
+    assert (judged.better, judged.worse) == ((0.01, 0.1), ())
+    assert "better at 2 of 3 bars and worse at none" in judged.sentence
+    assert "at threshold:0.01 accuracy is 60.00 as in the paper (-20.00 [-20.50, -19.50])" in judged.sentence
+    assert "and 78.00 renormalised" in judged.sentence
+    assert "unedited 80.00" in judged.sentence
+    assert "a difference of +17.50 [+15.00, +20.00]" in judged.sentence
+
+
+def test_one_form_alone_says_nothing_about_renormalising() -> None:
+    found = forms((80.0, 76.0, 40.0), (80.0, 79.0, 50.0))
+    assert renormalising(FORMS[3:], found, {}, "accuracy", False) is None
+
+
+def test_renormalised_thresholds_are_judged_only_where_there_are_no_others() -> None:
+    both = [*SETTINGS, Setting("threshold:0.005,renormalize=true", "threshold, renormalised", 0.005, ())]
+    known = results() | {"threshold:0.005,renormalize=true": result(60.0, 0.8, (-22.0, -18.0))}
+    assert claims(both, known, "accuracy", False)[0].setting == "threshold:0.005"
+    assert claims(both[4:], known, "accuracy", False)[0].setting == "threshold:0.005,renormalize=true"

@@ -10,10 +10,9 @@ import pytest
 
 from attrim.core.text import parse_chain
 from attrim.errors import DataError
-from attrim.evaluation import evaluate_settings
+from attrim.evaluation import evaluate_layers, evaluate_settings
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.run import Run
-from attrim.studies.sparsity.layerwise import evaluate_layers
 from attrim.tasks import Task, load_task
 
 EDITS = (
@@ -53,7 +52,7 @@ def test_stored_settings_are_read(task: Task, tmp_path: Path, monkeypatch: pytes
     with Run.open(tmp_path / "runs", {"test": 1}) as run:
         first = evaluate_layers(model, task, tokenizer, dict(list(SETTINGS.items())[:2]), run=run)
         seen: list[str] = []
-        import attrim.studies.sparsity.layerwise as module
+        import attrim.evaluation as module
 
         real = module._run_together
         monkeypatch.setattr(module, "_run_together", lambda *given: seen.extend(given[3]) or real(*given))

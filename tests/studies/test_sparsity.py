@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 import attrim.evaluation
-import attrim.studies.sparsity.layerwise as layerwise
-import attrim.studies.sparsity.measuring as measuring
+import attrim.measurement
 from attrim.cli import main
-from attrim.commands import Sparsity
+from attrim.commands.base import Command
+from attrim.commands.study import command_of
 from attrim.errors import ArtefactError, ParameterError, UnknownName
-from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.run import Run
-from attrim.studies.sparsity import sparsity
-from attrim.studies.sparsity.compare import read_run
-from attrim.tasks import load_task
+from attrim.studies.bench import Bench
+from attrim.studies.findings import findings
+from attrim.studies.sparsity import Sparsity
 
 FAST = {"formats": ("png",), "bars": (0.01, 0.05), "bits": (3,), "methods": ("linear-slog-clamped-midval", "lloyd-max")}
 
@@ -34,9 +33,9 @@ def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(squad: Path, output: Path, **flags: object) -> Sparsity:
+def command(squad: Path, output: Path, **flags: object) -> Command:
     shared = {"model": "tiny-bert", "task": "retrieval", "data": str(squad), "option": ("paragraphs=6",), "limit": 8}
-    return Sparsity(**{**shared, "output": output, **FAST, **flags})  # type: ignore[arg-type]
+    return command_of(Sparsity)(**{**shared, "output": output, **FAST, **flags})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +123,8 @@ def test_nothing_is_repeated_and_new_settings_are_added(
     evaluated: list[str] = []
     real = attrim.evaluation._run
     monkeypatch.setattr(attrim.evaluation, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
-    monkeypatch.setattr(layerwise, "_run_together", lambda *_: pytest.fail("stored layers were computed again"))
-    monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))
+    monkeypatch.setattr(attrim.evaluation, "_run_together", lambda *_: pytest.fail("stored layers were computed again"))
+    monkeypatch.setattr(attrim.measurement, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))
     again = command(squad, output, layer_edit="threshold:0.05", show_heads=("0/1",), edit=("uniform:layers=0",)).run()
     assert again.data["folder"] == data["folder"]
     assert evaluated == ["uniform:layers=0"]
@@ -160,12 +159,12 @@ def test_several_tasks_are_drawn_in_panels(squad: Path, finished: tuple[Path, di
         "panels-score-against-sparsity", "panels-score-against-bits", "panels-scores-against-prune",
         "relative-change-against-sparsity",
     }  # fmt: skip
-    earlier = read_run(data["folder"])
+    earlier = findings(data["folder"])
     assert (earlier.model, earlier.task, earlier.metric) == ("tiny-bert", "retrieval", "top-1")
     assert not earlier.smaller_is_better
     thresholds = [name for name, entry in data["settings"].items() if entry["group"] == "threshold"]
     assert [setting.name for setting in earlier.group("threshold")] == thresholds  # and no layer's own threshold
-    assert read_run(other["folder"]).smaller_is_better
+    assert findings(other["folder"]).smaller_is_better
 
 
 def test_a_task_without_a_metric_is_measured_only(squad: Path, tmp_path: Path) -> None:
@@ -202,14 +201,13 @@ def test_bad_flags_are_one_sentence(squad: Path, tmp_path: Path, capsys: pytest.
 def test_a_wrong_sweep_is_found_before_long_work(
     squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict, error: type[Exception], words: str
 ) -> None:
-    monkeypatch.setattr(measuring, "measure", lambda *_, **__: pytest.fail("work began"))
+    monkeypatch.setattr(attrim.measurement, "measure", lambda *_, **__: pytest.fail("work began"))
     with pytest.raises(error, match=words):
         command(squad, tmp_path, **flags).run()
 
 
 def test_a_wrong_row_bar_is_refused_in_python_too(squad: Path, tmp_path: Path) -> None:
-    task = load_task("retrieval", data=str(squad), paragraphs=6, limit=8)
-    model, tokenizer = load_model("tiny-bert"), load_tokenizer("tiny-bert")
+    bench = Bench("tiny-bert", task="retrieval", data=str(squad), option=("paragraphs=6",), limit=8, output=tmp_path)
     with pytest.raises(ParameterError, match=r"must lie in \[0, 1\), not -1"):
-        sparsity(model, task, tokenizer, row_bar=-1, output=tmp_path)
+        Sparsity(row_bar=-1).run(bench)
     assert not list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import numpy as np
 
 from ..errors import ArtefactError, ParameterError
+from .record import same
 
 Numbers = Annotated[Any, 1]
 """Anything that numpy reads as an array with one axis; NaN stands for a missing number."""
@@ -47,9 +48,7 @@ class Part:
             raise ParameterError(f"{type(self).__name__}{named}: {reason}.")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(
-            _same(getattr(self, name), getattr(other, name)) for name in _hints(self)
-        )
+        return same(self, other)
 
     def __hash__(self) -> int:
         return hash((type(self), getattr(self, "name", "")))
@@ -126,22 +125,12 @@ def _refuse(value: Any, wanted: str, where: str) -> Any:
     raise ParameterError(f"{where} must be {wanted}, not {text if len(text) <= 60 else text[:60] + '…'}.")
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and np.array_equal(one, other, equal_nan=True)
-    if isinstance(one, tuple):
-        return isinstance(other, tuple) and len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
-        return math.isnan(other)
-    return bool(one == other)
-
-
 def dump(part: Part) -> dict[str, Any]:
     """JSON values: the fields that do not have their default, and the class as ``kind``."""
     found: dict[str, Any] = {"kind": type(part).__name__}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        if field.default is dataclasses.MISSING or not _same(value, field.default):
+        if field.default is dataclasses.MISSING or not same(value, field.default):
             found[field.name] = _plain(value)
     return found
 

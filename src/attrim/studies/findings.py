@@ -43,6 +43,10 @@ class Setting:
     edits: tuple[Edit, ...] = ()
     label: str = ""
 
+    def __post_init__(self) -> None:
+        # A whole number (bits, a layer) is read back as a float, and must be equal to itself.
+        object.__setattr__(self, "value", float(self.value))
+
     @classmethod
     def of(cls, *edits: Edit, group: str = "", value: float = 0.0, label: str = "") -> Setting:
         """A setting that is named after its edits."""

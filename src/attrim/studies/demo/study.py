@@ -16,6 +16,7 @@ from ..bench import Bench
 
 if TYPE_CHECKING:
     from ...runs.result import Result
+    from ...tasks.base import Task
     from .findings import DemoFindings
 
 PARAGRAPHS = 120
@@ -43,6 +44,10 @@ class DemoBench(Bench):
     """Chooses the questions when there is a limit."""
     output: Path | None = Path("runs")
     """Folder of runs; a demo that was interrupted resumes there."""
+
+    def make_task(self, **changes: Any) -> Task:
+        """The task with all its questions, unless there is a limit."""
+        return super().make_task(**{"limit": self.limit, **changes})
 
 
 @register("demo")
@@ -74,5 +79,11 @@ class Demo(Study):
         names = [*(f"threshold:{bar}" for bar in BARS), *CONTROLS]
         settings = [Setting(name, edits=tuple(parse_chain(name, bench.select()))) for name in names]
         results: dict[str, Result] = bench.evaluate(settings)
-        known = {"folder": bench.run_folder, "study": self, "model": bench.name, "task": bench.task_name}
-        return DemoFindings(**known, stats=stats, results=results)
+        return DemoFindings(
+            folder=bench.run_folder,
+            study=self,
+            model=bench.name,
+            task=bench.task_name,
+            stats=stats,
+            results=results,
+        )

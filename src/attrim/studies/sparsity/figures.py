@@ -112,7 +112,7 @@ def _of_tokens(found: SparsityFindings, heads: Heads) -> Iterator[Chart]:
     for layer, head in heads:
         stat = found.stats[f"tokens/{layer}-{head}"][TokenSparsity]
         yield stat.curves_chart(f"tokens-curves-layer-{layer}-head-{head}", found.vocabulary, CURVE)
-    if TokenTable in stats:
+    if "TokenTable" in stats:
         yield from stats[TokenTable].charts(found.vocabulary)
 
 

@@ -205,7 +205,7 @@ class SparsityFindings(Findings):
             detail=True,
         )
         header = [*map(Column, ("place", "token", "weights", "not above the bar")), Column("share", "number", 6)]
-        kept = self.stats["tokens"][TokenTable].texts() if TokenTable in self.stats["tokens"] else []
+        kept = self.stats["tokens"][TokenTable].texts() if "TokenTable" in self.stats["tokens"] else []
         for name, rows in kept:
             ordered = sorted(rows, key=lambda row: (-row.sparsity, row.place))
             cells = [[row.place, self.tokens[str(row.token)], row.weights, row.small, row.sparsity] for row in ordered]
@@ -240,7 +240,7 @@ def token_names(stats: dict[str, Stats], tokenizer: Any) -> dict[str, str]:
     for part, found in stats.items():
         if part.partition("/")[0] == "tokens":
             numbers |= {token for token, _, _ in found[TokenSparsity].most_frequent()}
-        if TokenTable in found:
+        if "TokenTable" in found:
             numbers |= {row.token for _, rows in found[TokenTable].texts() for row in rows}
     return {str(number): token_label(tokenizer, number) for number in sorted(numbers)}
 

@@ -11,8 +11,12 @@ from ...codebooks.base import check_bits
 from ...core.registry import METHODS
 from ...core.site import Select, Site
 from ...core.text import parse_chain
-from ...edits import Edit, Gate, RandomDrop, Threshold, Uniform
+from ...edits.base import Edit
+from ...edits.gate import Gate
 from ...edits.quantize import Quantize
+from ...edits.randomdrop import RandomDrop
+from ...edits.threshold import Threshold
+from ...edits.uniform import Uniform
 from ...errors import ParameterError
 from ...runs.result import Result
 from ...stats import Histogram

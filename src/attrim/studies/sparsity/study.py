@@ -6,13 +6,13 @@ intervals that tell whether a score says anything about attention at all.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import UseAppendAction
 
+from ...core.text import parse_chain, parse_heads
 from ...errors import ArtefactError, ParameterError
 from ..base import Study, register
 from ..bench import Bench
@@ -96,7 +96,11 @@ class Sparsity(Study):
     @property
     def heads(self) -> list[tuple[int, int]]:
         """The heads to show as pairs of layer and head."""
-        return [_parse_head(text) for text in self.show_heads]
+        heads = parse_heads("+".join(self.show_heads)) if self.show_heads else []
+        for head in heads:
+            if not isinstance(head, tuple) or not isinstance(head[0], int) or min(head) < 0:
+                raise ParameterError(f"A head to show is written LAYER/HEAD, such as 5/11, not {head!r}.")
+        return heads
 
     @property
     def texts(self) -> list[str]:
@@ -112,7 +116,6 @@ class Sparsity(Study):
 
     def identity(self) -> dict[str, Any]:
         """A hash of the tensors that edits given as text read from folders; everything else is in their names."""
-        from ...core.text import parse_chain
         from ...edits.saving import fingerprint, holds_tensors
 
         edits = {text: parse_chain(text) for text in self.texts}
@@ -231,11 +234,3 @@ class Sparsity(Study):
             loaded = bench.loaded_model, bench.loaded_task, bench.loaded_tokenizer
             results |= evaluate_layers(*loaded, edits, run=bench.require_run(), progress=bench.progress)
         return [*settings, *controls, *layers], results
-
-
-def _parse_head(text: str) -> tuple[int, int]:
-    """``5/11`` as layer 5 and head 11."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if match is None:
-        raise ParameterError(f"A head to show is written LAYER/HEAD, such as 5/11, not {text!r}.")
-    return int(match[1]), int(match[2])
