@@ -105,9 +105,9 @@ class ConstantHeads(ProbeRecipe, Study):
 
     def identity(self) -> dict[str, Any]:
         """How probes and lambdas are trained; budgets, families, orders and seeds only say what to try."""
-        recipe = {item.name: getattr(self, item.name) for item in dataclasses.fields(ProbeRecipe)}
+        recipe = record.dump(self.recipe(self.seed))
         return {
-            "recipe": {name: record.dump(value) for name, value in recipe.items() if name not in _FREE},
+            "recipe": {name: value for name, value in recipe.items() if name not in _FREE},
             "order_epochs": self.lambda_epochs,
             "lambda_rate": self.lambda_rate,
             "as_coded": self.as_coded,
@@ -121,11 +121,13 @@ class ConstantHeads(ProbeRecipe, Study):
         from .probing import check
 
         bench = super().prepare(bench)
-        if isinstance(bench.task, str):
+        named = isinstance(bench.task, str)
+        wanted = (self.max_length, bench.max_length, SLOTS if named else bench.task.max_length)
+        length = next(length for length in wanted if length is not None)
+        if named:
             options = (*bench.option, f"layout={self.layout}")
-            bench = dataclasses.replace(bench, option=options, max_length=self.max_length or bench.max_length or SLOTS)
+            bench = dataclasses.replace(bench, option=options, max_length=length)
         else:
-            length = self.max_length or bench.max_length or bench.task.max_length
             task = dataclasses.replace(bench.task, layout=self.layout, max_length=length)
             bench = dataclasses.replace(bench, task=task)
         check(bench, self)
