@@ -211,3 +211,16 @@ def test_a_wrong_row_bar_is_refused_in_python_too(squad: Path, tmp_path: Path) -
     with pytest.raises(ParameterError, match=r"must lie in \[0, 1\), not -1"):
         Sparsity(row_bar=-1).run(bench)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_task_with_a_head_of_its_own_loads_it(tmp_path: Path) -> None:
+    """The bench loads the model with the head and the labels that the task needs, as attrim evaluate does."""
+    folder = tmp_path / "MNLI"
+    folder.mkdir()
+    labels = ("entailment", "neutral", "contradiction")
+    rows = [f"first {n}\tsecond {n}\t{labels[n % 3]}" for n in range(9)]
+    (folder / "dev_matched.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
+    flags = {"task": "glue/mnli", "data": str(tmp_path), "option": (), "limit": 6, "parts": (), "methods": ()}
+    found = command(tmp_path, tmp_path / "runs", **flags).run().data
+    assert list(found["results"]["unedited"]["metrics"]) == ["accuracy"]
+    assert found["results"]["unedited"]["examples"] == 6
