@@ -6,8 +6,8 @@ This module imports no torch: the command line reads the fields of every study b
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from ..core import record
 from ..core.registry import STUDIES
@@ -17,17 +17,7 @@ from .bench import Bench
 if TYPE_CHECKING:
     from .findings import Findings
 
-Value = TypeVar("Value")
 register = STUDIES.register
-
-
-def own_run(default: Value) -> Value:
-    """A field of a study that everything it computes depends on: another value is another run.
-
-    Other fields only say what to try, so that one run can be added to.
-    """
-    given: Any = field(default=default, metadata={"own_run": True})
-    return given
 
 
 @dataclass(frozen=True)
@@ -78,6 +68,9 @@ class Study:
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """The fields that everything depends on, as JSON values (:func:`own_run`)."""
-        names = [item.name for item in dataclasses.fields(self) if item.metadata.get("own_run")]
-        return {name: record.dump(getattr(self, name)) for name in names}
+        """What the results depend on beside the bench, as JSON values: another one is another run.
+
+        By default these are all fields. A study whose fields only say what to try, under names of their own, leaves
+        them out, so that one run can be added to.
+        """
+        return {item.name: record.dump(getattr(self, item.name)) for item in dataclasses.fields(self)}

@@ -87,11 +87,12 @@ class Sparsity(Study):
     """Folders of earlier runs of this command, to draw beside this one."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.row_bar < 1:
             raise ParameterError(f"The row bar must lie in [0, 1), not {self.row_bar}.")
         if not 0 <= self.target < 1:
             raise ParameterError(f"The target is a share of the weights, between 0 and 1, not {self.target}.")
-        _ = self.heads
+        _ = self.heads  # raises for one that is not a head
 
     @property
     def heads(self) -> list[tuple[int, int]]:
@@ -122,14 +123,12 @@ class Sparsity(Study):
         tensors = {text: fingerprint(chain) for text, chain in edits.items() if holds_tensors(chain)}
         return {"tensors": tensors} if tensors else {}
 
-    def run(self, bench: Bench) -> SparsityFindings:
-        """See :meth:`Study.run`; what is wrong with the settings is said before anything is loaded."""
+    def prepare(self, bench: Bench) -> Bench:
+        """See :meth:`Study.prepare`; what is wrong with the settings is said before anything is loaded."""
         from .settings import check
 
         check(self, bench.select())
-        found = super().run(bench)
-        assert isinstance(found, self.findings())
-        return found
+        return super().prepare(bench)
 
     def work(self, bench: Bench) -> SparsityFindings:
         """Measure every part, evaluate every setting, and keep what tables and figures need of the tokenizer."""
