@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,23 +11,51 @@ from torch import nn
 
 from ..errors import SiteError
 from .layers import layer_session, run_layer
-from .session import active
+from .session import active_sessions
 from .softmax import run_private
 
 NAME = "attrim"  # must not contain "flash", "sdpa" or "flex_attention", which transformers looks for in names
 
-_lock = threading.Lock()
+# Garbage collection may leave a forgotten context in the thread that is just entering another one.
+_lock = threading.RLock()
+# The entries keep what they are about alive, so that no other object gets its id meanwhile.
 _configs: dict[int, list[Any]] = {}  # id -> [configuration, implementation before, how many contexts]
 _modules: dict[int, list[Any]] = {}  # id -> [module, own forward attribute before or None, how many contexts]
+
+
+class Switched(str):
+    """Our name as the implementation of a configuration; a copy of the configuration gets the implementation before.
+
+    Parameters
+    ----------
+    before : the implementation that the configuration names when no context is active.
+    """
+
+    before: str | None
+
+    def __new__(cls, before: str | None) -> Switched:  # noqa: D102
+        name = super().__new__(cls, NAME)
+        name.before = before
+        return name
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> str | None:
+        return self.before
+
+    def __reduce__(self) -> Any:
+        return copy.copy, (self.before,)
 
 
 def switch(configs: Iterable[Any]) -> None:
     """Let the configurations choose our attention function."""
     with _lock:
         for config in configs:
-            entry = _configs.setdefault(id(config), [config, config._attn_implementation_internal, 0])
-            entry[2] += 1
-            config._attn_implementation_internal = NAME
+            key, current = id(config), config._attn_implementation_internal
+            # No call between look-up and change, in which garbage collection could run.
+            if key in _configs:
+                _configs[key][2] += 1
+            else:
+                _configs[key] = [config, current, 1]
+                config._attn_implementation_internal = Switched(current)
 
 
 def switch_back(configs: Iterable[Any]) -> None:
@@ -42,21 +71,25 @@ def switch_back(configs: Iterable[Any]) -> None:
 
 def before(config: Any) -> str | None:
     """The implementation that a configuration names when no context is active."""
-    entry = _configs.get(id(config))
-    return entry[1] if entry else config._attn_implementation_internal
+    name: str | None = config._attn_implementation_internal
+    return name.before if isinstance(name, Switched) else name
+
+
+def switched() -> int:
+    """How many configurations and modules are not as they were, because a context is active."""
+    return len(_configs) + len(_modules)
 
 
 def wrap(modules: Iterable[nn.Module]) -> None:
     """Let :func:`run` stand before the forward of each module."""
     with _lock:
         for module in modules:
-            entry = _modules.get(id(module))
-            if entry is None:
-                own = module.__dict__.get("forward")
-                _modules[id(module)] = [module, own, 1]
-                module.__dict__["forward"] = Wrapped(module, module.forward)
+            key = id(module)
+            if key in _modules:
+                _modules[key][2] += 1
             else:
-                entry[2] += 1
+                _modules[key] = [module, module.__dict__.get("forward"), 1]
+                module.__dict__["forward"] = Wrapped(module, module.forward)
 
 
 def unwrap(modules: Iterable[nn.Module]) -> None:
@@ -88,7 +121,7 @@ class Wrapped:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module that is made inside of the context computes with its own weights, unedited."""
         own = _modules[id(self.module)][1]
-        return type(self.module).forward.__get__(memo[id(self.module)]) if own is None else own
+        return type(self.module).forward.__get__(memo[id(self.module)]) if own is None else copy.deepcopy(own, memo)
 
     def __reduce__(self) -> Any:
         raise SiteError("A model inside of attrim.edit cannot be pickled; leave the context first.")
@@ -96,7 +129,7 @@ class Wrapped:
 
 def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward of a wrapped module: a whole model, a layer, a module with a private softmax, or several."""
-    for session in active.get():
+    for session in active_sessions():
         if session.map.root is module:
             session.start_pass()
     layer = layer_session(module)
