@@ -16,9 +16,9 @@ from ..core.site import Select, Site
 from ..edits.base import Edit
 from ..errors import ParameterError, SiteError, require_all
 from ..stats.base import Stat
-from . import install
 from .discover import map_of
-from .layers import check_layers, touches_layers
+from .install import installed
+from .layers import check_layers
 from .session import Session
 
 
@@ -102,16 +102,12 @@ def _attached(
         for stat, heads in plan.stats:
             stat.prepare(site, heads)
     session = Session(sites, plans, fast)
-    modules = sites.wrapped(layers=any(touches_layers(plan) for plan in plans.values()))
-    install.switch(sites.configs)
-    install.wrap(modules)
-    session.enter()
-    try:
-        yield [site for site in sites.sites if site in plans]
-    finally:
-        session.leave()
-        install.unwrap(modules)
-        install.switch_back(sites.configs)
+    with installed(session):
+        session.enter()
+        try:
+            yield [site for site in sites.sites if site in plans]
+        finally:
+            session.leave()
     if strict:
         _check_fired(session)
 

@@ -14,6 +14,7 @@ from ..core.call import Call
 from ..core.plan import Plan
 from ..core.site import Site
 from ..errors import SiteError
+from ..stats.base import Stat
 from .architectures import DEFAULT, Facts
 from .masks import MaskFacts, Stream, make_call
 
@@ -72,6 +73,18 @@ class Session:
         self.open = False
         _entered.set(active_sessions())
 
+    def repeated(self) -> Session:
+        """A session that does from here on what this one does, except that the stats see nothing: they saw it once."""
+        plans = {
+            site: Plan(plan.edits, [(_Blind(stat.moment), heads) for stat, heads in plan.stats])
+            for site, plan in self.plans.items()
+        }
+        repeated = Session(self.map, plans, self.fast)
+        repeated.streams.update(self.streams)
+        repeated._counts.update(self._counts)
+        repeated._layer_counts.update(self._layer_counts)
+        return repeated
+
     def start_pass(self) -> None:
         """A new forward pass of the whole model begins: every module's next call is its first."""
         self.era = object()
@@ -111,6 +124,16 @@ class Session:
         count = self._layer_counts.get(module, 0)
         self._layer_counts[module] = count + 1
         return sites[count % len(sites)]
+
+
+class _Blind(Stat):
+    """Stands for a stat where a call is repeated, so that the repeated call computes as the first one did."""
+
+    def __init__(self, moment: str) -> None:
+        self.moment = moment
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """See :meth:`Stat.watch`."""
 
 
 class Firing:
