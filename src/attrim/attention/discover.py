@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
-from ..core.modes import in_mode
+from ..core.modes import in_mode, weights_missing
 from ..core.processor import prepare_for
 from ..core.site import Site
 from ..errors import AttrimError, SiteError, require_model
@@ -95,10 +95,15 @@ def find_sites(model: nn.Module, example: Any = None) -> list[Site]:
 def map_of(model: nn.Module, example: Any = None) -> Map:
     """The map of a model's attention, from a dry run that is remembered until the model's modules change.
 
-    A module that wraps a model and has it as ``attention_root`` stands for that model, so that sites keep their names.
+    A module that wraps a model stands for that model (:func:`root_of`), so that sites keep their names.
     """
     require_model(model)
-    model = getattr(model, "attention_root", model)
+    model = root_of(model)
+    if weights_missing(model):
+        raise SiteError(
+            f"The weights of {type(model).__name__} are on the meta device, which holds no numbers; load the model "
+            "with from_pretrained first."
+        )
     prepare_for(model)
     with _dry_runs:
         known = _maps.get(model)
@@ -106,6 +111,14 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
             return known
         found = _maps[model] = _dry_run(model, example)
         return found
+
+
+def root_of(model: nn.Module) -> nn.Module:
+    """The model whose attention is meant: that inside of a model of PEFT, and what has it as ``attention_root``."""
+    if type(model).__module__.partition(".")[0] == "peft" and hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    root: nn.Module = getattr(model, "attention_root", model)
+    return root
 
 
 def _dry_run(model: nn.Module, example: Any) -> Map:

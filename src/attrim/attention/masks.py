@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.call import Call
 from ..core.site import Site
+from ..errors import SiteError
 from ..kernels.blocks import Edges, find_edges
 
 # Cells whose score is below this bar are forbidden. Masks add the dtype's minimum, -inf, -1e30, -65500 or, at the
@@ -182,6 +183,11 @@ def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device
         return torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
     # Detached, because a view would keep the mask alive for as long as its facts are cached.
     mask = mask.detach()[..., :keys]
+    if mask.shape[-1] not in (1, keys):
+        raise SiteError(
+            f"The attention mask is about {mask.shape[-1]} keys but there are {keys}, as with prefix tuning; "
+            "pass an attention_mask to the model, which is then extended to all keys."
+        )
     allowed = mask if mask.dtype == torch.bool else mask > FORBIDDEN
     return allowed.expand(*allowed.shape[:2], queries, keys)
 
