@@ -151,7 +151,7 @@ def test_offloaded_weights_work_and_are_not_baked(way: str, tmp_path: Path) -> N
     torch.testing.assert_close(halved(model, inputs), expected)
     stats = attrim.measure(model, [inputs], [attrim.Mean()])
     assert len(stats[attrim.Mean].sites) == 2
-    with pytest.raises(ParameterError, match="offloaded or on the meta device.*load the model without device_map"):
+    with pytest.raises(ParameterError, match=r"offloaded or on the meta device.*load the model without device_map"):
         attrim.bake(model, attrim.Gate(0.5))
 
 

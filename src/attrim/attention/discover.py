@@ -116,7 +116,7 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
 def root_of(model: nn.Module) -> nn.Module:
     """The model whose attention is meant: that inside of a model of PEFT, and what has it as ``attention_root``."""
     if type(model).__module__.partition(".")[0] == "peft" and hasattr(model, "get_base_model"):
-        model = model.get_base_model()
+        model = model.get_base_model()  # type: ignore[operator]  # torch types every attribute as a tensor or module
     root: nn.Module = getattr(model, "attention_root", model)
     return root
 
