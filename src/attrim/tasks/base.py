@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..core.modes import device_of
 from ..core.registry import TASKS
 from ..errors import DataError
 from ..models.loading import load_model, longest_input
@@ -120,7 +121,7 @@ class Task:
 
     def feed(self, model: nn.Module, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
         """Yield batches ready for ``model(**inputs)``: cut to what it can take and on its device (for ``measure``)."""
-        device = next(model.parameters()).device
+        device = device_of(model)
         for batch in self.batches(tokenizer, longest_input(model, tokenizer)):
             inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
             yield with_decoder(inputs, getattr(model, "config", None))
