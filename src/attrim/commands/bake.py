@@ -41,9 +41,9 @@ class Bake(Command, Source):
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
         from ..baking import bake, cost
+        from ..baking.model import SIDECAR, WEIGHTS
         from ..core.text import parse_one_chain
         from ..evaluation import check_stats
-        from ..baking.model import SIDECAR, WEIGHTS
         from ..models.loading import quiet, saved_kind
         from ..runs.files import fill_folder, storage
 

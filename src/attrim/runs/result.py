@@ -187,9 +187,8 @@ class Result:
         what = f"result {setting!r} of {run.folder}"
         fields: _Fields = record.load(_Fields, known, what)
         arrays, columns = run.load_arrays(setting), run.predictions(setting)
-        lengths = {len(column) for column in (*columns.values(), *arrays.values())}
-        if set(arrays) != {"outputs", "labels"} or not columns or lengths != {fields.examples}:
-            raise ArtefactError(f"The {what} has columns of different lengths; repeat the run in another folder.")
+        if set(arrays) != {"outputs", "labels"} or {len(column) for column in columns.values()} != {fields.examples}:
+            raise ArtefactError(f"The {what} is not complete; repeat the run in another folder.")
         return cls(
             metrics=fields.metrics,
             zero_share=fields.zero_share,
