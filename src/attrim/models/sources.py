@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-from safetensors import SafetensorError
 
-from ..errors import ArtefactError, nearest
+from ..errors import ArtefactError, AttrimError, nearest
 from .tiny import TINY
 from .weights import fetch
 
@@ -160,10 +159,18 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def one_sentence(what: str) -> Iterator[None]:
-    """Turn the errors of ``transformers`` and the hub, which run over many lines, into one sentence."""
+    """Turn the errors of ``transformers`` and the hub, which run over many lines, into one sentence.
+
+    They believe the files that they read, so that a damaged one makes them raise anything.
+    """
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+    except AttrimError:
+        raise
+    except BaseException as error:
+        # The tokenizers' own kind of error is not an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         cause = first_line(error)
         if cause.startswith("Unrecognized configuration class"):
             cause = "transformers has no such head for its architecture, so choose another kind of model"
