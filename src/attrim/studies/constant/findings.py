@@ -28,6 +28,7 @@ from ...core.charts import (
 )
 from ...core.checked import Cell
 from ...core.site import Select
+from ...core.wording import counted
 from ...runs.result import Result
 from ...scores import RankCorrelation, Scores, rank_correlation
 from ..findings import Findings
@@ -100,7 +101,7 @@ class ConstantFindings(Findings):
             ]
             for row in self.rows
         ]
-        title = f"{self.model} on {self.task}, {len(self.rows[0].scores)} seeds"
+        title = f"{self.model} on {self.task}, {counted(len(self.rows[0].scores), 'seed')}"
         return Table("results", title, columns=columns, rows=rows)
 
     def _orders_table(self) -> Table:
