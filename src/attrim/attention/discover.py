@@ -163,7 +163,7 @@ def _module_stack(model: nn.Module, stack: list[nn.Module]) -> Iterator[None]:
 
 
 def _baked_sites(model: nn.Module) -> dict[str, Site]:
-    """The sites that were baked, by their names, as they were before: layers keep their numbers where others are gone."""
+    """The sites that were baked, as they were before, by name: layers keep their numbers where others are gone."""
     return {
         ".".join(filter(None, (prefix, site.name))): site
         for prefix, module in model.named_modules()
