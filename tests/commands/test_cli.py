@@ -126,7 +126,7 @@ def test_sites_prints_a_row_for_each_site(capsys: pytest.CaptureFixture[str]) ->
     assert outcome.data["heads"] == 24
     assert main(["sites", "tiny-t5", "--select-roles", "cross", "--select-heads", "1/3"]) == 0
     printed = capsys.readouterr().out
-    assert "1 sites, 1 heads" in printed
+    assert "1 site, 1 head" in printed
 
 
 def test_evaluate_prints_what_it_returns(squad: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,7 @@ def test_a_single_seed_has_no_interval_and_no_change_is_said_so() -> None:
     assert "accuracy is 50.00, equal to the probe on the unedited model;" in said(50.0)[1]
     assert "10.0 % worse than the probe on" in said(45.0)[1]
     assert "10.0 % better than the probe on" in said(55.0)[1]
+    assert "accuracy is 50.01, within 0.1 % of the probe on" in said(50.01)[1]
     assert str(relative_drop([50.0], [50.0], -1.0)) == "+0.00"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -190,6 +191,16 @@ def _module_stack(model: nn.Module, stack: list[nn.Module]) -> Iterator[None]:
             handle.remove()
 
 
+def _baked_sites(model: nn.Module) -> dict[str, Site]:
+    """The sites that were baked, as they were before, by name: layers keep their numbers where others are gone."""
+    return {
+        ".".join(filter(None, (prefix, site.name))): site
+        for prefix, module in model.named_modules()
+        for layer in getattr(module, "attrim_layers", ())
+        for site in layer.sites
+    }
+
+
 def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Facts) -> Map:
     names = {module: name for name, module in model.named_modules()}
     reached = [event for event in events if event.attention]
@@ -212,6 +223,7 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
         two_stacks = has_two_stacks(names.get(event.module, "") for event in reached)
     sites: list[Site] = []
     calls: WeakKeyDictionary[nn.Module, list[Site | None]] = WeakKeyDictionary()
+    baked = _baked_sites(model)
     layers: dict[str, int] = {}
     for event in events:
         mine = calls.setdefault(event.module, [])
@@ -223,8 +235,12 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
         # A single stack may pool its keys (CvT, SegFormer); only two sequences make cross-attention.
         cross = event.queries != event.keys and (two_stacks or config is None)
         role = role_of(name, row, cross=cross, causal=event.causal, towers=towers, two_stacks=two_stacks)
-        layer = layers.get(role, 0)
-        layers[role] = layer + 1
+        if name in baked:
+            role, layer = baked[name].role, baked[name].layer
+        else:
+            taken = {other.layer for other in baked.values() if other.role == role}
+            layer = next(number for number in itertools.count(layers.get(role, 0)) if number not in taken)
+            layers[role] = layer + 1
         site = Site(name, role, layer, event.heads, call, event.route)
         mine.append(site)
         sites.append(site)

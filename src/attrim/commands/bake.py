@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import UseAppendAction
 
+from ..core.wording import counted
 from ..studies.bench import Source
 from .base import Command, Outcome, register
 
@@ -71,7 +72,9 @@ class Bake(Command, Source):
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
         data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": length}
         data |= {"speed": None if timed is None else dataclasses.asdict(timed)}
-        return Outcome(data | counts, [_table(before, after, timed, f"{self.model}, baked, {length} tokens"), *notes])
+        return Outcome(
+            data | counts, [_table(before, after, timed, f"{self.model}, baked, {counted(length, 'token')}"), *notes]
+        )
 
     def _check(self) -> None:
         from ..errors import ParameterError

@@ -41,7 +41,7 @@ class Measure(Command, Bench):
         from ..edits.saving import fingerprint
         from ..measurement import Checkpoint, measure
         from ..models.digests import tokenizer_digest
-        from ..report.paper import save_all
+        from ..report.drawing import save_all
         from ..report.terminal import show
 
         edits = parse_one_chain(self.edit)
@@ -59,7 +59,9 @@ class Measure(Command, Bench):
         if self.output is not None and checkpoint is not None:
             stats.save(self.output)
             checkpoint.remove()
-            written = [str(path) for path in save_all(stats.charts(tokenizer), self.output / "figures", ("png", "svg"))]
+            charts = stats.charts(tokenizer)
+            files = save_all(charts, self.output / "figures", ("png", "svg"), progress=self.progress)
+            written = [str(path) for path in files]
             notes = [
                 "",
                 f"Stats and figures are in {self.output}:",

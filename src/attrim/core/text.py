@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 from ..errors import ParameterError, UnknownName, nearest, shorten
 from .registry import EDITS, Registry
 from .site import Select
+from .wording import counted
 
 if TYPE_CHECKING:
     from ..edits.base import Edit
@@ -222,7 +223,7 @@ def _text(value: Any) -> str:
     if hasattr(value, "ndim") and hasattr(value, "shape"):
         return "x".join(str(size) for size in value.shape) if value.ndim else repr(value.item())
     if isinstance(value, Mapping):
-        return f"{len(value)} sites" if len(value) != 1 else "1 site"
+        return counted(len(value), "site")
     if isinstance(value, (list, tuple)):
         if len(value) > MANY:
             return f"{len(value)} entries"

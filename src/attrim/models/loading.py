@@ -202,7 +202,7 @@ def longest_input(model: nn.Module, tokenizer: Any = None) -> int | None:
     """Return the number of tokens that the model and the tokenizer can take; None when there is no limit."""
     limits = [tokenizer.model_max_length] if tokenizer is not None and tokenizer.model_max_length < 10**9 else []
     config = getattr(model, "config", None)
-    for field in ("max_position_embeddings", "n_positions"):
+    for field in ("max_position_embeddings", "n_positions", "max_seq_len"):
         if isinstance(limit := getattr(config, field, None), int) and limit > 0:
             limits.append(limit)
     for name, module in model.named_modules():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ Metric = Callable[[Columns], NDArray[np.float64]]
 # Values gathered at once while resampling; bounds the memory whatever the number of examples.
 BLOCK = 2_000_000
 Array = NDArray[Any]
+MOST = 4  # settings that a remark names
 CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
 
 
@@ -241,4 +242,25 @@ def results_table(
         ]
         for setting, result in results.items()
     ]
-    return Table(name, title, columns=columns, rows=rows, caption=CAPTION)
+    remark = same_answers({(names or {}).get(setting, setting): [result] for setting, result in results.items()})
+    return Table(name, title, columns=columns, rows=rows, caption=" ".join(filter(None, (CAPTION, remark))))
+
+
+def same_answers(results: Mapping[str, Sequence[Result]]) -> str:
+    """A remark about settings whose every answer is the same, whatever the example; empty where there are none.
+
+    Its score may look fair, but it is that of a model that does not read its input.
+    """
+    found = []
+    for setting, each in results.items():
+        answers = [np.unique(result.columns["prediction"]) for result in each if _several(result)]
+        if answers and all(len(one) == 1 for one in answers):
+            given = dict.fromkeys(f"{float(one[0]):g}" for one in answers)
+            found.append(f"{setting} (always {' or '.join(given)})")
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return f"The same answer to every example: {', '.join(found[:MOST])}{more}." if found else ""
+
+
+def _several(result: Result) -> bool:
+    """Whether a result has answers, and more than the one that is always like itself."""
+    return "prediction" in result.columns and len(result.columns["prediction"]) > 1

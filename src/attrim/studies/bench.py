@@ -7,7 +7,6 @@ anew, so that one point of work, :func:`evaluate_point`, can run anywhere. Nothi
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -173,8 +172,8 @@ class Bench(Source):
 
     @property
     def progress(self) -> bool:
-        """Whether to show progress bars: only to a person who looks at them."""
-        return sys.stderr.isatty() and not self.quiet
+        """Whether to show progress."""
+        return not self.quiet
 
     @cached_property
     def loaded_task(self) -> Task:

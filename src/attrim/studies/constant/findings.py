@@ -28,7 +28,8 @@ from ...core.charts import (
 )
 from ...core.checked import Cell
 from ...core.site import Select
-from ...runs.result import Result
+from ...core.wording import counted
+from ...runs.result import Result, same_answers
 from ...scores import RankCorrelation, Scores, rank_correlation
 from ..findings import Findings
 from .averages import AverageAttention
@@ -100,8 +101,14 @@ class ConstantFindings(Findings):
             ]
             for row in self.rows
         ]
-        title = f"{self.model} on {self.task}, {len(self.rows[0].scores)} seeds"
-        return Table("results", title, columns=columns, rows=rows)
+        title = f"{self.model} on {self.task}, {counted(len(self.rows[0].scores), 'seed')}"
+        answers = {
+            " ".join(filter(None, (row.setting.family, row.setting.order, row.setting.label))): self.results[
+                row.setting.name
+            ]
+            for row in self.rows
+        }
+        return Table("results", title, columns=columns, rows=rows, caption=same_answers(answers))
 
     def _orders_table(self) -> Table:
         """A row for each head, with its score and its place (from 1) in every order."""
