@@ -197,7 +197,8 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
         role = role_of(name, row, cross=cross, causal=event.causal, towers=towers, two_stacks=two_stacks)
         layer = layers.get(role, 0)
         layers[role] = layer + 1
-        site = Site(name, role, layer, event.heads, call, event.route)
+        backbone = str(getattr(model, "base_model_prefix", ""))
+        site = Site(name, role, layer, event.heads, call, event.route, backbone)
         mine.append(site)
         sites.append(site)
     softmax = {id(event.module) for event in events if event.route == "softmax"}

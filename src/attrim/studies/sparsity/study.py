@@ -131,6 +131,11 @@ class Sparsity(Study):
         assert isinstance(found, self.findings())
         return found
 
+    def prepare(self, bench: Bench) -> Bench:
+        """See :meth:`Study.prepare`; without scores, any head of the model will do."""
+        bench = super().prepare(bench)
+        return bench.unscored() if self.no_scores else bench
+
     def work(self, bench: Bench) -> SparsityFindings:
         """Measure every part, evaluate every setting, and keep what tables and figures need of the tokenizer."""
         from .findings import SparsityFindings, compare_forms, token_names
