@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -35,7 +36,7 @@ class Site:
     heads: int
     call: int = 0
     route: str = "interface"
-    backbone: str = field(default="", compare=False, repr=False)
+    backbone: str = dataclasses.field(default="", compare=False, repr=False)
 
     @property
     def path(self) -> str:

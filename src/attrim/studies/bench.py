@@ -49,7 +49,7 @@ class Source:
     gguf: str | None = None
     """Name of the GGUF file in the folder or repository of the model."""
     kind: str = ""
-    """The model's head, where the task does not decide it: auto (none), saved (its own), sequence-classification, ..."""
+    """The model's head, where the task does not decide it: auto (none), saved, sequence-classification, ..."""
     device: str = "cpu"
     """Where the model runs, such as cpu or cuda."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
