@@ -157,6 +157,10 @@ class Bench(Source):
     """Name of the task (attrim ls tasks)."""
     data: str | None = None
     """File or folder to read; built-in is the text that attrim ships (SQuAD format); default: the hub."""
+    train_file: str | None = None
+    """Your own training data, .csv or .json, for the tasks classification, tokens/spans and tokens/tags."""
+    validation_file: str | None = None
+    """Your own data to evaluate on, in the same form."""
     option: UseAppendAction[tuple[str, ...]] = ()
     """Further option of the task as name=value (repeatable)."""
     limit: int | None = None
@@ -191,7 +195,8 @@ class Bench(Source):
         if isinstance(self.task, Task):
             return dataclasses.replace(self.task, **changes)
         options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size}
-        given = {"limit": self.limit, "max_length": self.max_length}
+        names = ("limit", "max_length", "train_file", "validation_file")
+        given = {name: getattr(self, name) for name in names}
         options |= {name: value for name, value in given.items() if value is not None}
         options["data"] = str(BUILT_IN_TEXT) if self.data == "built-in" else self.data
         options |= parse_options(self.option, TASKS[self.task], f"task {self.task}")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..errors import DataError
+from ..errors import DataError, shorten
 
 
 @contextmanager
@@ -61,19 +61,19 @@ def paragraphs(path: Path) -> Iterator[str]:
         yield " ".join(block)
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON lines file."""
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON lines file, each with the number of its line."""
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(
-                    f"Line {number} of {path} is not JSON ({error.msg}); one object a line is needed."
+                    f"Line {number} of {path} is not JSON ({shorten(error, str)}); one object a line is needed."
                 ) from error
             if not isinstance(record, dict):
                 raise DataError(f"Line {number} of {path} is not a JSON object; one object a line is needed.")
-            yield record
+            yield number, record
 
 
 def csv_column(path: Path, column: str) -> Iterator[str]:
