@@ -241,7 +241,8 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
             taken = {other.layer for other in baked.values() if other.role == role}
             layer = next(number for number in itertools.count(layers.get(role, 0)) if number not in taken)
             layers[role] = layer + 1
-        site = Site(name, role, layer, event.heads, call, event.route)
+        backbone = str(getattr(model, "base_model_prefix", ""))
+        site = Site(name, role, layer, event.heads, call, event.route, backbone)
         mine.append(site)
         sites.append(site)
     modules = list(model.modules())

@@ -45,13 +45,12 @@ class Bake(Command, Source):
         from ..baking.model import SIDECAR, WEIGHTS
         from ..core.text import parse_one_chain
         from ..evaluation import check_stats
-        from ..models.loading import quiet, saved_kind
+        from ..models.loading import quiet
         from ..runs.files import fill_folder, storage
 
         self._check()
         edits = parse_one_chain(self.edit, self.select())
-        saved = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
-        model = dataclasses.replace(self, kind=saved).load_model()
+        model = self.loaded_model
         tokenizer = self._tokenizer()
         check_stats(self.edit, model, tokenizer)
         baked = bake(model, *edits)

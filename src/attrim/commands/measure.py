@@ -71,6 +71,10 @@ class Measure(Command, Bench):
         data = {"model": self.name, "stats": summary, "output": str(self.output or ""), "figures": written}
         return Outcome(data, [*map(show, stats.tables(tokenizer)), *notes])
 
+    def load_model(self, **options: Any) -> Any:
+        """Load the model with the head of ``kind``, or with the one it was saved with: nothing is scored."""
+        return super().load_model(**options) if self.kind else self.unscored().load_model(**options)
+
     @cached_property
     def loaded_task(self) -> Task:
         """The task, or the texts that were given instead of one."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ParameterError, UnknownName, nearest, shorten
+from .order import first_heads
 from .registry import EDITS, Registry
 from .site import Select
 from .wording import counted
@@ -58,7 +59,7 @@ def parse(registry: Registry[type[Member]], text: str) -> Member:
     registry : where the name is looked up, such as :data:`~attrim.core.registry.EDITS`.
     text : ``NAME[:VALUE|FIELD=VALUE[,...]]``. Values without a field name fill the fields in order. Where the member
         has a selection, ``roles``, ``layers``, ``heads`` and ``names`` choose; their entries are joined by ``+``,
-        ``0-3`` is a range, ``5/11`` is head 11 of layer 5.
+        ``0-3`` is a range, ``5/11`` is head 11 of layer 5, and ``heads=@FILE:1/2`` is half of an order in a file.
     """
     kind, fields, given = _read_member(registry, text)
     name = _name(kind)
@@ -246,7 +247,8 @@ def parse_heads(text: str) -> list[Any]:
     """The heads that a text describes, as :class:`Select` takes them.
 
     ``3`` is head 3 of every site, ``5/11`` is head 11 of layer 5, ``SITE/11`` is head 11 of the site of that name,
-    ``0-3`` and ``5/0-3`` are ranges; ``+`` joins them.
+    ``0-3`` and ``5/0-3`` are ranges; ``+`` joins them. ``@FILE:1/2`` is the first half of the order in a file
+    (:func:`attrim.core.order.read_order`).
     """
     return parse_selection("heads", text)
 
@@ -254,6 +256,8 @@ def parse_heads(text: str) -> list[Any]:
 def parse_selection(field: str, text: str) -> list[Any]:
     """``0-3+5``, ``5/11+0/3`` or ``encoder+cross`` as the list that this field of :class:`Select` takes."""
     text = _unquoted(text)
+    if field == "heads" and text.startswith("@"):
+        return list(first_heads(text[1:]))
     found: list[Any] = []
     for entry in (entry.strip() for entry in text.split("+")):
         found += [entry] if entry and field in WORDED else _numbers(field, entry, text)

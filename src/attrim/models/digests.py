@@ -45,6 +45,13 @@ def attention_digests(model: nn.Module) -> dict[str, str]:
     return {site.name: known[site.path] for site in map_of(model).sites if site.path in known}
 
 
+def comparable_digests(model: nn.Module) -> dict[str, str]:
+    """The hashes of :func:`attention_digests` under both names of each site: with a head and without one."""
+    known = attention_digests(model)
+    sites = [site for site in map_of(model).sites if site.name in known]
+    return {alias: known[site.name] for site in sites for alias in site.aliases} | known
+
+
 def _digest(tensors: list[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:

@@ -24,7 +24,7 @@ from ...scores import budget_size
 from ...tasks.base import Task
 from ..bench import Bench
 from ..findings import Setting
-from .ordering import Replacement
+from .ordering import Replacement, given_order
 from .study import ConstantHeads
 
 Epochs = tuple[dict[str, float], ...]
@@ -32,9 +32,12 @@ Epochs = tuple[dict[str, float], ...]
 
 
 def check(bench: Bench, study: ConstantHeads) -> None:
-    """Refuse what would fail after the long steps: a task without a probe, and budgets that there are no heads for."""
+    """Refuse what would fail after the long steps: a task without a probe, budgets without heads, a bad order."""
     make_probe(bench.loaded_model, bench.training_task())
-    heads = sum(len(chosen) for chosen in bench.select().resolve(find_sites(bench.loaded_model)).values())
+    sites = find_sites(bench.loaded_model)
+    heads = sum(len(chosen) for chosen in bench.select().resolve(sites).values())
+    if study.order is not None:
+        given_order(study.order, sites, bench.select())
     for wanted in study.budgets:
         budget_size(wanted, heads)
 

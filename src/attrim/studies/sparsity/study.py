@@ -130,6 +130,11 @@ class Sparsity(Study):
         check(self, bench.select())
         return super().prepare(bench)
 
+    def prepare(self, bench: Bench) -> Bench:
+        """See :meth:`Study.prepare`; without scores, any head of the model will do."""
+        bench = super().prepare(bench)
+        return bench.unscored() if self.no_scores else bench
+
     def work(self, bench: Bench) -> SparsityFindings:
         """Measure every part, evaluate every setting, and keep what tables and figures need of the tokenizer."""
         from .findings import SparsityFindings, compare_forms, token_names
