@@ -175,9 +175,9 @@ class Result:
         arrays = {"outputs": torch.from_numpy(self.outputs), "labels": torch.from_numpy(self.labels)}
         # The arrays come first: a setting that the database knows is then always complete.
         run.save_arrays(setting, arrays)
-        run.store(
-            setting, {**self.metrics, "zero_share": self.zero_share, **self.distances}, self.columns, self.to_json()
-        )
+        # The database knows neither the order of the columns nor whether they had single precision.
+        fields = {**self.to_json(), "columns": {name: column.dtype.str for name, column in self.columns.items()}}
+        run.store(setting, {**self.metrics, "zero_share": self.zero_share, **self.distances}, self.columns, fields)
         return replace(self, name=setting)
 
     @classmethod
@@ -186,11 +186,12 @@ class Result:
         fields = run.fields(setting)
         if fields is None:
             return None
-        arrays = run.load_arrays(setting)
+        arrays, stored = run.load_arrays(setting), run.predictions(setting)
+        types: dict[str, str] = fields.get("columns", {})  # older runs do not have them
         return cls(
             metrics=fields["metrics"],
             zero_share=fields["zero_share"],
-            columns=run.predictions(setting),
+            columns={name: stored[name].astype(kind) for name, kind in types.items()} or stored,
             outputs=arrays["outputs"].numpy(),
             labels=arrays["labels"].numpy(),
             changes={metric: Interval(**values) for metric, values in fields["changes"].items()},
