@@ -47,7 +47,7 @@ def test_settings_share_what_does_not_depend_on_the_order() -> None:
         ({"orders": ("xyz",)}, UnknownName, "known are divergence, gradient, lambdas, random"),
         ({"lambda_rate": -1.0}, ParameterError, "learning rate of lambdas must be a number above 0, not -1.0"),
         ({"order_epochs": 0}, ParameterError, "epochs of an order must be a number above 0, not 0"),
-        ({"epochs": "many"}, ArtefactError, "field 'epochs' of the study constant cannot be read: 'many' is not float"),
+        ({"epochs": "many"}, ParameterError, "field 'epochs' of the study constant: 'many' is not a number"),
         ({"seeds": ()}, ParameterError, "at least one"),
         ({"seeds": (1, 1)}, ParameterError, "different"),
         ({"budgets": ()}, ParameterError, "budget"),

@@ -176,7 +176,9 @@ class Result:
         """Keep the result in a run, and return it with the name that it is kept under."""
         arrays = {"outputs": torch.from_numpy(self.outputs), "labels": torch.from_numpy(self.labels)}
         metrics = {**self.metrics, "zero_share": self.zero_share, **self.distances}
-        run.store(setting, metrics, self.columns, record.dump(self.to_json()), arrays)
+        # The database knows neither the order of the columns nor whether they had single precision.
+        fields = {**self.to_json(), "columns": {name: column.dtype.str for name, column in self.columns.items()}}
+        run.store(setting, metrics, self.columns, record.dump(fields), arrays)
         return replace(self, name=setting)
 
     @classmethod
@@ -187,13 +189,14 @@ class Result:
             return None
         what = f"result {setting!r} of {run.folder}"
         fields: _Fields = record.load(_Fields, known, what)
-        arrays, columns = run.load_arrays(setting), run.predictions(setting)
-        if set(arrays) != {"outputs", "labels"} or {len(column) for column in columns.values()} != {fields.examples}:
+        arrays, stored = run.load_arrays(setting), run.predictions(setting)
+        whole = set(arrays) == {"outputs", "labels"} and set(stored) == set(fields.columns)
+        if not whole or {len(column) for column in stored.values()} != {fields.examples}:
             raise ArtefactError(f"The {what} is not complete; repeat the run in another folder.")
         return cls(
             metrics=fields.metrics,
             zero_share=fields.zero_share,
-            columns=columns,
+            columns={name: stored[name].astype(kind) for name, kind in fields.columns.items()},
             outputs=arrays["outputs"].numpy(),
             labels=arrays["labels"].numpy(),
             changes=fields.changes,
@@ -206,7 +209,7 @@ class Result:
 
 @dataclass(frozen=True)
 class _Fields:
-    """What :meth:`Result.to_json` gives, as a run keeps it."""
+    """What :meth:`Result.to_json` gives, as a run keeps it, and the number types of the columns in their order."""
 
     metrics: dict[str, float]
     zero_share: float
@@ -215,6 +218,7 @@ class _Fields:
     p_value: float | None
     examples: int
     seconds: float
+    columns: dict[str, str]
 
 
 def results_table(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from ..core import record
 from ..core.registry import STUDIES
-from ..errors import ParameterError
+from ..errors import ArtefactError, ParameterError
 from .bench import Bench
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ class Study:
         hints = get_type_hints(type(self))
         for item in dataclasses.fields(self):
             what = f"field {item.name!r} of the study {self.registered_name}"
-            value = record.load(hints[item.name], record.dump(getattr(self, item.name)), what)
+            try:
+                value = record.load(hints[item.name], record.dump(getattr(self, item.name)), what)
+            except ArtefactError as error:
+                raise ParameterError(str(error).replace(" cannot be read: ", ": ")) from error
             object.__setattr__(self, item.name, value)
 
     def run(self, bench: Bench) -> Findings:

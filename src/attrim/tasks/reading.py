@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..core.documents import Unreadable, parse_json
-from ..errors import DataError, shorten
+from ..errors import DataError
 
 
 @contextmanager

@@ -124,14 +124,13 @@ class Sparsity(Study):
         return {"tensors": tensors} if tensors else {}
 
     def prepare(self, bench: Bench) -> Bench:
-        """See :meth:`Study.prepare`; what is wrong with the settings is said before anything is loaded."""
+        """See :meth:`Study.prepare`; what is wrong with the settings is said before anything is loaded.
+
+        Without scores, any head of the model will do.
+        """
         from .settings import check
 
         check(self, bench.select())
-        return super().prepare(bench)
-
-    def prepare(self, bench: Bench) -> Bench:
-        """See :meth:`Study.prepare`; without scores, any head of the model will do."""
         bench = super().prepare(bench)
         return bench.unscored() if self.no_scores else bench
 
