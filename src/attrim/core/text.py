@@ -129,6 +129,7 @@ def _links(text: str) -> list[str]:
 
 def _read_member(registry: Registry[Any], text: str) -> tuple[Any, dict[str, dataclasses.Field[Any]], dict[str, str]]:
     """A member, its fields, and the texts of those fields and selections that are given."""
+    require_text(text, f"text of the {registry.kind}")
     _refuse_several(registry, text)
     name, _, rest = text.strip().partition(":")
     kind = registry[name]
@@ -333,11 +334,30 @@ def parse_options(texts: Iterable[str], kind: Any, owner: str) -> dict[str, Any]
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
-            raise ParameterError(f"The option {shorten(text)} of the {owner} has no value; write {name}=VALUE.")
+            raise ParameterError(
+                f"The option {shorten(text)} of the {owner} has no value; write {shorten(name, str, most=40)}=VALUE."
+            )
         if name not in known:
             raise UnknownName(f"option of the {owner}", name, known)
         values[name] = convert(_value(value), hints[name], f"option {name!r} of the {owner}")
     return values
+
+
+def require_text(text: Any, what: str) -> None:
+    """Refuse what is no text, and a text that no file system and no tokenizer takes: bytes that are not UTF-8, or NUL.
+
+    Parameters
+    ----------
+    what : names the text in errors, such as ``flag --output``.
+    """
+    if not isinstance(text, str):
+        raise ParameterError(f"The {what} must be a text, not {shorten(text)}.")
+    if "\0" in text:
+        raise ParameterError(f"The {what}, {shorten(text)}, holds the character NUL; leave it out.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ParameterError(f"The {what}, {shorten(text)}, is not UTF-8 text; write it in UTF-8.") from None
 
 
 def convert(value: Any, hint: Any, what: str) -> Any:
@@ -459,6 +479,7 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
         return tuple(_read(entry, get_args(option)[0], what) for entry in _entries(value))
     if not isinstance(value, str):
         raise _Misfit(value)
+    require_text(value, what)
     if origin is Literal:
         if value not in get_args(option):
             way_out = nearest(value, get_args(option)) or f"give {takes_of(option)}."
@@ -468,9 +489,21 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
         return BOOLEANS[value.lower()]
     if option in (int, float):
         return _number(value, option, what)
-    if option in (str, Path, Any):
-        return value if option is Any else option(value)
+    if option is Path:
+        return home_path(value, what)
+    if option in (str, Any):
+        return value
     raise _Misfit(value)
+
+
+def home_path(text: str | Path, what: str = "path") -> Path:
+    """A path, with ``~`` as the user's home: in quotes, in ``--output=~/runs`` and in YAML no shell has replaced it."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ParameterError(
+            f"The {what} cannot be {shorten(text)}; there is no such user, so write ./~... ."
+        ) from None
 
 
 def _number(text: str, kind: Any, what: str) -> Any:

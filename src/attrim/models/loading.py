@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..baking.model import baked_class, loadable, read_sidecar
 from ..core.processor import prepare_half_precision
-from ..errors import ArtefactError, DataError, UnknownName
+from ..errors import ArtefactError, DataError, UnknownName, shorten
 from . import sources, tiny
 from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
@@ -70,7 +70,7 @@ def load_model(
     if dtype != "float32":
         prepare_half_precision()
     labels = {} if num_labels is None else {"num_labels": num_labels}
-    with one_sentence(f"The model {name!r} could not be loaded as {kind}"), quiet():
+    with one_sentence(f"The model {shorten(name)} could not be loaded as {kind}"), quiet():
         if name in tiny.TINY:
             model = tiny.tiny_model(name, model_class, **labels)
         else:
@@ -123,7 +123,7 @@ def saved_kind(
     name = _packed(name, gguf)
     if name in tiny.TINY:
         return "auto"
-    with one_sentence(f"The configuration of {name!r} could not be read"), quiet():
+    with one_sentence(f"The configuration of {shorten(name)} could not be read"), quiet():
         source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
         if file := options.get("gguf_file"):
             # GGUF files do not say it, but nearly all are of language models.
@@ -151,7 +151,7 @@ def load_tokenizer(
     name = _packed(name, gguf)
     if name in tiny.TINY:
         return tiny.tiny_tokenizer()
-    with one_sentence(f"The tokenizer of {name!r} could not be loaded"), quiet():
+    with one_sentence(f"The tokenizer of {shorten(name)} could not be loaded"), quiet():
         source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
         file = options.get("gguf_file")
         with readable(Path(file)) if file else nullcontext():
@@ -232,8 +232,15 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ArtefactError(f"The device {name!r} cannot be used here ({first_line(error)}); use 'cpu'.") from error
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError, AttributeError) as error:
+        cause = first_line(error)
+        if cause.startswith("Could not run") or isinstance(error, (ImportError, AttributeError)):
+            cause = "this build of torch has no such device"  # torch lists its operators or a module that is not there
+        elif "Expected one of" in cause:
+            cause = "torch knows no such device"
+        raise ArtefactError(
+            f"The device {shorten(name)} cannot be used here ({shorten(cause, str, most=120)}); use 'cpu'."
+        ) from error
     return device
 
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.text import home_path
 from ..errors import ArtefactError
 from .files import replace_file, replace_tensors, storage
 
@@ -70,7 +71,7 @@ class Run:
             plain = json.loads(_dump(config))
         except (TypeError, ValueError) as error:
             raise ArtefactError(f"A run's configuration must be JSON values: {error}.") from error
-        where = Path(where).expanduser()
+        where = home_path(where)
         if (where / "config.json").exists():
             run = cls.read(where)
             if run.key != config_hash(plain):
@@ -94,7 +95,7 @@ class Run:
     @classmethod
     def read(cls, folder: str | Path) -> Run:
         """Open an existing run by its folder alone."""
-        folder = Path(folder).expanduser()
+        folder = home_path(folder)
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except FileNotFoundError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ..errors import DataError, ParameterError
+from ..errors import DataError, ParameterError, shorten
 from .base import Scores
 
 T = TypeVar("T")
 Budget = int | float | str
 ALL = "all"
+LONGEST = 40
+"""Characters of a budget."""
 
 
 def budget(order: Sequence[T], k: Budget) -> list[T]:
@@ -41,6 +44,8 @@ def budget_size(k: Budget, total: int) -> int:
     share = isinstance(k, float) or (isinstance(k, str) and any(sign in k for sign in "./%"))
     text = str(k).strip()
     try:
+        if len(text) > LONGEST or re.search(r"e[+-]?\d{4}", text, re.IGNORECASE):
+            raise ValueError(text)  # 1e999999999 as a fraction fills the memory
         # Through the text, because 0.29 of 100 heads is 29, and the float is a little less.
         number = (
             Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1) if text != ALL else Fraction(total)
@@ -49,7 +54,7 @@ def budget_size(k: Budget, total: int) -> int:
         number = Fraction(-1)
     if isinstance(k, bool) or number < 0 or number > (1 if share else total):
         raise ParameterError(
-            f"{k!r} is not a budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or all."
+            f"{shorten(k)} is not a budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or all."
         )
     return int(number * total) if share else int(number)
 
