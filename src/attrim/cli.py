@@ -25,7 +25,7 @@ from .core.processor import prepare_half_precision
 from .errors import AttrimError, one_line, shorten
 
 USER_ERROR, UNFORESEEN, KILLED = 2, 70, 128
-"""Exit codes: what the user can put right, a bug (``EX_SOFTWARE`` of BSD's sysexits), and one less than for signal 1."""
+"""Exit codes: what the user can put right, a bug (``EX_SOFTWARE`` of sysexits), and what a signal's number adds to."""
 STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 ENVIRONMENT = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP,

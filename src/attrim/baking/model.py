@@ -10,14 +10,20 @@ from typing import Any, ClassVar
 from torch import nn
 
 from ..attention import interface
+from ..core import record
 from ..errors import ArtefactError
-from ..runs.artefact import Artefact
+from ..runs.artefact import UNFIT, Artefact
+from ..runs.files import file_digest, fill_folder, storage
 from .planning import Layer
 from .surgery import find, operate, switch
 
 STORE = Artefact(
     "baked", source="the folder that a baked model's save_pretrained wrote", remedy="bake and save it again"
 )
+
+SIDECAR = STORE.index
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
+"""Where the weights of a model may be; those of an earlier one in the same folder are removed."""
 
 
 class BakedModel:
@@ -42,15 +48,33 @@ class BakedModel:
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Save as any model, with a sidecar that ``attrim.load`` reads."""
-        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        if kwargs.get("is_main_process", True):
-            stock = self.attrim_stock
-            entries = [layer.to_json() for layer in self.attrim_layers]
+        """Save as any model, all files or none, with a sidecar that ``attrim.load`` reads."""
+        save: Any = super().save_pretrained  # type: ignore[misc]
+        if not kwargs.get("is_main_process", True):
+            save(save_directory, *args, **kwargs)
+            return
+        folder = Path(save_directory)
+        if kwargs.get("push_to_hub"):
+            kwargs.setdefault("repo_id", folder.name)
+
+        def write(part: Path) -> None:
+            save(part, *args, **kwargs)
+            STORE.save(part, self._sidecar(part), tensors={})
+
+        with storage(folder):
+            fill_folder(folder, write, last=SIDECAR, stale=WEIGHTS)
+
+    def _sidecar(self, folder: Path) -> dict[str, Any]:
+        """All that is needed to build the class of this model again, and digests of the files in a folder."""
+        stock = self.attrim_stock
+        return {
+            "module": stock.__module__,
+            "class": stock.__name__,
+            "layers": [layer.to_json() for layer in self.attrim_layers],
             # Parts that an argument of the constructor left out (a pooler) are in no configuration.
-            absent = [name for name, value in vars(self).items() if value is None and not name.startswith("_")]
-            index = {"module": stock.__module__, "class": stock.__name__, "layers": entries, "absent": absent}
-            STORE.save(save_directory, index, tensors={})
+            "absent": [name for name, value in vars(self).items() if value is None and not name.startswith("_")],
+            "files": {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.is_file()},
+        }
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
         """Choose ``sdpa`` or ``eager`` for the heads that attend as before."""
@@ -74,14 +98,39 @@ def is_baked(folder: str | Path) -> bool:
 
 
 def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...]]:
-    """The stock class of the baked model in a folder, its layers, and the parts that it lacks."""
+    """The stock class of the baked model in a folder, its layers, and the parts that it lacks.
+
+    Refuses a folder whose files have changed since the model was saved.
+    """
     index = STORE.read_index(folder)
     try:
-        layers = tuple(Layer.from_json(fields) for fields in index["layers"])
-        module, name, absent = str(index["module"]), str(index["class"]), tuple(map(str, index["absent"]))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        layers = tuple(map(Layer.from_json, record.load(list[dict[str, Any]], index["layers"], "layers")))
+        module, name = (record.load(str, index[key], key) for key in ("module", "class"))
+        absent = record.load(tuple[str, ...], index["absent"], "absent parts")
+        files = record.load(dict[str, str], index["files"], "files")
+    except UNFIT as error:
         raise STORE.damaged(folder, f"{type(error).__name__}: {error}") from error
-    return _stock(folder, module, name), layers, absent
+    stock = _stock(folder, module, name)
+    _check_files(Path(folder), files)
+    return stock, layers, absent
+
+
+def _check_files(folder: Path, files: dict[str, str]) -> None:
+    """Refuse files that are not those that the sidecar was saved with."""
+    for name, digest in files.items():
+        try:
+            same = Path(name).name == name and file_digest(folder / name) == digest
+        except OSError as error:
+            raise _unlike(folder, f"{name} cannot be read ({error.strerror or error})") from error
+        if not same:
+            raise _unlike(folder, f"{name} has changed since it was saved")
+    for name in {"config.json", "model.safetensors", "model.safetensors.index.json"} - set(files):
+        if (folder / name).exists():  # transformers would read it in place of what was saved
+            raise _unlike(folder, f"{name} is not part of what was saved")
+
+
+def _unlike(folder: Path, cause: str) -> ArtefactError:
+    return ArtefactError(f"The baked model in {str(folder)!r} could not be loaded: {cause}; {STORE.remedy}.")
 
 
 def _stock(folder: str | Path, module: str, name: str) -> type:

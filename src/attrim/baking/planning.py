@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core import record
 from ..core.call import Call
 from ..core.site import Site
 from ..edits.base import Edit
@@ -77,15 +78,8 @@ class Layer:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Layer:
-        """The inverse of :meth:`to_json`; raises KeyError, TypeError or ValueError on anything else."""
-        layer = cls(
-            path=str(fields["path"]),
-            sites=tuple(Site(**site) for site in fields["sites"]),
-            kept=tuple(int(head) for head in fields["kept"]),
-            constant=tuple(int(head) for head in fields["constant"]),
-            shapes=tuple((int(g), int(n), int(m)) for g, n, m in fields["shapes"]),
-            outside=fields["outside"],
-        )
+        """The inverse of :meth:`to_json`; raises ArtefactError or ValueError on anything else."""
+        layer: Layer = record.load(cls, fields, "layer of a baked model")
         named = {*layer.kept, *layer.constant}
         if not layer.sites or not named <= set(range(layer.heads)) or len(layer.shapes) not in (0, len(layer.sites)):
             raise ValueError(f"the heads of {layer.path} do not fit together")

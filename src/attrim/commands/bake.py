@@ -41,9 +41,11 @@ class Bake(Command, Source):
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
         from ..baking import bake, cost
+        from ..baking.model import SIDECAR, WEIGHTS
         from ..core.text import parse_one_chain
         from ..evaluation import check_stats
         from ..models.loading import quiet, saved_kind
+        from ..runs.files import fill_folder, storage
 
         self._check()
         edits = parse_one_chain(self.edit, self.select())
@@ -56,19 +58,24 @@ class Bake(Command, Source):
         length = self._length(model, baked)
         before, after = cost(model, length), cost(baked, length)
         timed = self._timed(model, baked, length)
-        with quiet():
-            baked.save_pretrained(self.output)
         if tokenizer is None:
             notes.append("The model came without a tokenizer, so none is saved.")
-        else:
-            tokenizer.save_pretrained(self.output)
+
+        def write(part: Path) -> None:
+            baked.save_pretrained(part)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(part)
+
+        with quiet(), storage(self.output):
+            fill_folder(self.output, write, last=SIDECAR, stale=WEIGHTS)
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
         data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": length}
         data |= {"speed": None if timed is None else dataclasses.asdict(timed)}
         return Outcome(data | counts, [_table(before, after, timed, f"{self.model}, baked, {length} tokens"), *notes])
 
     def _check(self) -> None:
-        from ..errors import ArtefactError, ParameterError
+        from ..errors import ParameterError
+        from ..runs.files import require_fillable
 
         for name, value, least in (
             ("length", self.length, 1),
@@ -77,8 +84,7 @@ class Bake(Command, Source):
         ):
             if value is not None and value < least:
                 raise ParameterError(f"{name} must be at least {least}, not {value}.")
-        if self.output.is_file():
-            raise ArtefactError(f"{self.output} is a file; give a folder with --output.")
+        require_fillable(self.output)
 
     def _tokenizer(self) -> Any:
         """The tokenizer of the model, if it came with one."""

@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
+from ..core.documents import Unreadable, read_yaml
 from ..core.text import convert, hints_of, home_path, require_text, takes_of
 from ..errors import AttrimError, UnknownName, shorten
 from .base import Command
@@ -169,15 +170,13 @@ def _from_yaml(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
     try:
         # Values stay texts, as flags are: 1e-3 and 0123 mean the same in both, and the command's types say the rest.
-        values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
+        values = read_yaml(path)
     except OSError as error:
         raise UsageError(f"The configuration {path} cannot be read ({error.strerror}); check the path.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid YAML ({' '.join(str(error).split())}); repair it.") from error
+    except Unreadable as error:
+        raise UsageError(f"{path} is not valid YAML ({error}); repair it.") from error
     if values is None:
         raise UsageError(f"{path} is empty; write 'flag: value' lines into it, or leave --config out.")
     if not isinstance(values, dict):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import ArtefactError
+from ..errors import ArtefactError, AttrimError
 
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """Numbers that JSON does not know, and the texts that stand for them."""
@@ -73,7 +74,7 @@ def load(hint: Any, value: Any, what: str, codecs: Codecs | None = None) -> Any:
     kind = origin or hint
     codec = _codec(kind, codecs) if isinstance(kind, type) else None
     if codec is not None:
-        return codec.load(value)
+        return _decoded(codec, hint, value, what)
     if dataclasses.is_dataclass(kind):
         return _load_dataclass(kind, value, what, codecs)
     if kind in (dict, Mapping):
@@ -117,6 +118,15 @@ def _codec(kind: type, codecs: Codecs | None) -> Codec | None:
     return next((codecs[base] for base in kind.__mro__ if base in codecs), None)
 
 
+def _decoded(codec: Codec, hint: Any, value: Any, what: str) -> Any:
+    try:
+        return codec.load(value)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        if isinstance(error, AttrimError):  # which names the cause itself
+            raise
+        raise _misfit(hint, value, what) from error
+
+
 def _load_union(options: tuple[Any, ...], value: Any, what: str, codecs: Codecs | None) -> Any:
     if value is None and type(None) in options:
         return None
@@ -139,8 +149,8 @@ def _load_dataclass(kind: Any, value: Any, what: str, codecs: Codecs | None) -> 
     read = {name: load(hints[name], value[name], f"{what}, {name!r}", codecs) for name in names if name in value}
     try:
         return kind(**read)
-    except TypeError as error:  # a field without a default is missing
-        raise ArtefactError(f"The {what} cannot be read: {error}.") from error
+    except (TypeError, ValueError, AttrimError) as error:  # a field is missing, or its value is refused
+        raise ArtefactError(f"The {what} cannot be read: {str(error).rstrip('.')}.") from error
 
 
 def _load_entries(kind: Any, arguments: tuple[Any, ...], value: Any, what: str, codecs: Codecs | None) -> Any:
@@ -160,7 +170,7 @@ def _load_entries(kind: Any, arguments: tuple[Any, ...], value: Any, what: str, 
 def _load_plain(kind: Any, value: Any, what: str) -> Any:
     if kind is float and isinstance(value, str) and value in NOT_FINITE:
         return NOT_FINITE[value]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     if kind is Path and isinstance(value, str):
         return Path(value)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..core.registry import EDITS
 from ..core.site import Select
-from ..errors import AttrimError
-from ..runs.artefact import Artefact, content
+from ..runs.artefact import UNFIT, Artefact, content
 from .base import Edit
 
 STORE = Artefact("edits", source="a folder of save_edits", remedy="save them again")
@@ -37,7 +36,7 @@ def load_edits(folder: str | Path) -> list[Edit]:
     index, tensors = STORE.read(folder)
     try:
         return [_edit(entry, tensors) for entry in index["edits"]]
-    except (AttrimError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except UNFIT as error:
         raise STORE.damaged(folder, str(error)) from error
 
 

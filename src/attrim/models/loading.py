@@ -98,6 +98,7 @@ def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any
     dtype : number type of the weights; ``auto`` is the one that they were saved with.
     """
     parts = read_sidecar(folder)
+    uses_safetensors(str(folder), {})
     with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
         model, report = baked_class(*parts).from_pretrained(  # type: ignore[attr-defined]
             folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=dtype
@@ -130,7 +131,7 @@ def saved_kind(
             config = gguf_config(Path(file))
             return "causal-lm" if type(config) in transformers.AutoModelForCausalLM._model_mapping else "auto"
         config = transformers.AutoConfig.from_pretrained(source, **options)
-    saved = set(config.architectures or ())
+        saved = set(config.architectures or ())
     for kind, automatic in KINDS.items():
         mapping = getattr(transformers, automatic)._model_mapping
         if type(config) in mapping and getattr(mapping[type(config)], "__name__", None) in saved:
@@ -156,8 +157,9 @@ def load_tokenizer(
         file = options.get("gguf_file")
         with readable(Path(file)) if file else nullcontext():
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        known = len(tokenizer) - len(tokenizer.all_special_tokens)
     # Without tokenizer files, transformers makes an empty tokenizer that knows nothing but special tokens.
-    if len(tokenizer) - len(tokenizer.all_special_tokens) <= 2:
+    if known <= 2:
         raise ArtefactError(f"{name!r} holds no tokenizer; load it from the model that this one was made from.")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token

@@ -14,10 +14,9 @@ from typing import Any, Literal
 
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-from safetensors import SafetensorError
 
 from ..core.text import home_path
-from ..errors import ArtefactError, nearest, shorten
+from ..errors import ArtefactError, AttrimError, nearest, shorten
 from .tiny import TINY
 from .weights import fetch
 
@@ -57,8 +56,8 @@ def find(
     online = not local_files_only and reachable(owner, "model", revision)
     if not online and not _is_cached(owner, revision, cache_dir, file):
         raise ArtefactError(
-            f"The model {shorten(name)}{_built_in(name)} is not in the local cache and the hub is not used or cannot be "
-            f"reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
+            f"The model {shorten(name)}{_built_in(name)} is not in the local cache and the hub is not used or cannot "
+            f"be reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
         )
     where = {"revision": revision or "main", "cache_dir": cache_dir, "local_files_only": not online}
     if packed:
@@ -161,10 +160,18 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def one_sentence(what: str) -> Iterator[None]:
-    """Turn the errors of ``transformers`` and the hub, which run over many lines, into one sentence."""
+    """Turn the errors of ``transformers`` and the hub, which run over many lines, into one sentence.
+
+    They believe the files that they read, so that a damaged one makes them raise anything.
+    """
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+    except AttrimError:
+        raise
+    except BaseException as error:
+        # The tokenizers' own kind of error is not an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         cause = (isinstance(error, OSError) and error.strerror) or first_line(error)
         if cause.startswith("Unrecognized configuration class"):
             cause = "transformers has no such head for its architecture, so choose another kind of model"

@@ -1,18 +1,18 @@
 """Which files hold a model's weights, and whether they may be read.
 
-safetensors files come first. Older models have only ``pytorch_model.bin``, a pickle: it is read with torch's restricted
+safetensors files come first, and an index of them may only name others beside it. Older models have only ``pytorch_model.bin``, a pickle: it is read with torch's restricted
 unpickler, which makes tensors and calls nothing else, and a file that asks for more is refused.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import pickle
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from torch import Tensor
 
-from ..errors import ArtefactError
+from ..core import record
+from ..core.documents import Unreadable, parse_json, read_bytes, read_json
+from ..errors import ArtefactError, shorten
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ def uses_safetensors(source: str, options: Mapping[str, Any]) -> bool:
     ArtefactError
         When there are no weights, an index names other files than weights, or a pickle asks for more than tensors.
     """
+    _check_named(source, options)
     if _files(source, SAFE, options):
         return True
     if files := _files(source, PICKLED, options):
@@ -105,12 +108,37 @@ def _files(source: str, name: str, options: Mapping[str, Any]) -> list[Path]:
     return [path for path in files.values() if path is not None]
 
 
+@dataclass(frozen=True)
+class _Index:
+    """An index of weights: which file each of them is in."""
+
+    weight_map: dict[str, str]
+    metadata: Any = None
+
+
+def _check_named(source: str, options: Mapping[str, Any]) -> None:
+    """Refuse a configuration that names a file of weights other than a safetensors file, or an index of such, of the
+    model.
+    """
+    path = fetch(source, "config.json", options)
+    config = None if path is None else read_json(path, "fetch the model again")
+    name = config.get("transformers_weights") if isinstance(config, dict) else None
+    if name is None:
+        return
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors(\.index\.json)?", name):
+        raise ArtefactError(f"{path} names the weights {shorten(name)}, which is not a safetensors file beside it.")
+    if name.endswith(INDEX):
+        _files(source, name.removesuffix(INDEX), options)
+
+
 def _shards(index: Path, suffix: str) -> list[str]:
     """The files that an index names; they must be weights beside it, such as ``pytorch_model-00001-of-00002.bin``."""
     try:
-        shards = sorted({str(shard) for shard in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtefactError(f"{index} is not an index of weights ({type(error).__name__}); fetch it again.") from error
+        known = record.load(_Index, parse_json(read_bytes(index)), "index")
+        shards = sorted(set(known.weight_map.values()))
+    except (OSError, Unreadable, ArtefactError) as error:
+        cause = str(error).rstrip(".")
+        raise ArtefactError(f"{index} is not an index of weights ({cause}); fetch it again.") from error
     for shard in shards:
         if not re.fullmatch(rf"[\w.-]+\{suffix}", shard):
             raise ArtefactError(f"{index} names {shard!r}, which is not a {suffix} file beside it, so it is refused.")

@@ -23,7 +23,7 @@ from ..errors import ArtefactError, DataError
 from ..models.digests import tokenizer_digest, weights_digest
 from ..models.loading import DTYPES, check_fit, longest_input
 from ..runs.artefact import Artefact
-from ..runs.files import remove_folder, storage
+from ..runs.files import file_digest, remove_folder, storage
 from ..runs.mapped import Writer, mapped
 from ..runs.run import config_hash
 from ..stats.zero_count import ZeroCount
@@ -254,8 +254,8 @@ def save_columns(features: CachedStates, folder: Path) -> None:
     for group in ("targets", "token_targets"):
         tensors |= {f"{group}/{name}": column for name, column in getattr(features, group).items()}
     entries = {"key": features.key, "zero_share": features.zero_share, "seconds": features.seconds}
-    STORE.save(folder, entries, tensors)
     with storage(folder):
+        STORE.save(folder, entries | {"states_digest": file_digest(states_file(folder, features.key))}, tensors)
         for stale in {*folder.glob("states-*.safetensors")} - {states_file(folder, features.key)}:
             stale.unlink()
 
@@ -266,9 +266,11 @@ def load_features(folder: Path, key: str) -> CachedStates | None:
         if STORE.read_index(folder)["key"] != key:
             return None
         index, tensors = STORE.read(folder)
+        if file_digest(states_file(folder, key)) != index["states_digest"]:
+            return None
         states = mapped(states_file(folder, key))
     except (ArtefactError, OSError, SafetensorError, KeyError):
-        return None  # what is not whole is computed again
+        return None  # what is not whole, or has changed, is computed again
     if len(states) != int(tensors["starts"][-1]):
         return None
     fields: dict[str, Any] = {name: tensors[name] for name in _COLUMNS}

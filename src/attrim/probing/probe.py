@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from ..errors import ArtefactError, DataError, ParameterError, ShapeError
-from ..runs.artefact import Artefact
+from ..runs.artefact import UNFIT, Artefact
 from ..tasks.base import Task
 from ..training.loop import own_randomness, seed_everything
 from .backbone import HiddenStates, Packed, pack, unpack
@@ -287,7 +287,7 @@ def load_probe(folder: str | Path, backbone: nn.Module | None = None) -> tuple[P
         probe = kind(**options)
         probe.load_state_dict(tensors)
         about = dict(index["about"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except UNFIT as error:
         raise STORE.damaged(folder, " ".join(str(error).split())) from error
     if backbone is not None:
         probe.to(next(backbone.parameters()).device)

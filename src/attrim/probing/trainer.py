@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from ..core import record
 from ..core.modes import evaluation_mode
 from ..evaluation import result_of
 from ..runs.result import Result
@@ -126,7 +127,7 @@ class _AfterEpochs(Callback):
 
     def load(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        self.metrics[:] = state["metrics"]
+        self.metrics[:] = record.load(list[dict[str, float]], state.get("metrics"), "metrics of a checkpoint")
 
 
 def _loss(model: nn.Module, inputs: Inputs) -> Tensor:

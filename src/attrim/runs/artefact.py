@@ -1,9 +1,11 @@
-"""A folder with a JSON index and the safetensors file it points to: the old pair or the new one, never a mixture."""
+"""A folder with a JSON index and the safetensors file it points to: the old pair or the new one, never a mixture.
+
+The index holds digests of itself and of the tensors, so that nothing is believed that changed after it was saved.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +16,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..errors import ArtefactError
-from .files import replace_file, replace_tensors
+from ..core.documents import MissingFile, Unreadable, parse_json, read_bytes
+from ..errors import ArtefactError, AttrimError, shorten
+from .files import file_digest, is_sealed, replace_file, replace_tensors, sealed
+from .locks import in_turn
+
+UNFIT = (AttrimError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+"""What making an object of an artefact's entries can raise when they do not fit it."""
+FORMAT = 2
+"""Of every index; the first one had no digest of the index itself."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,6 @@ class Artefact:
     noun: str
     source: str
     remedy: str
-    format: int = 1
 
     @property
     def index(self) -> str:
@@ -46,19 +54,21 @@ class Artefact:
         last.
         """
         folder = Path(folder)
-        index: dict[str, Any] = {"format": self.format, **entries, "tensors": None, "digest": None}
+        index: dict[str, Any] = {"format": FORMAT, **entries, "tensors": None, "tensors_digest": None}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if tensors:
-                part = folder / f"{self.noun}-new.safetensors"
-                # Copies, because safetensors refuses tensors that share memory.
-                replace_tensors(part, {name: tensor.detach().clone() for name, tensor in tensors.items()})
-                index["digest"] = _digest(part)
-                index["tensors"] = part.replace(folder / f"{self.noun}-{index['digest'][:16]}.safetensors").name
-            replace_file(folder / self.index, json.dumps(index, indent=1, allow_nan=False).encode())
-            for stale in folder.glob(f"{self.noun}-*.safetensors"):
-                if stale.name != index["tensors"]:
-                    stale.unlink()
+            with in_turn(folder):  # or another process would remove the file that this one is about to point to
+                if tensors:
+                    part = folder / f".{self.noun}-{secrets.token_hex(4)}.safetensors.part"
+                    # Copies, because safetensors refuses tensors that share memory.
+                    replace_tensors(part, {name: tensor.detach().clone() for name, tensor in tensors.items()})
+                    index["tensors_digest"] = file_digest(part)
+                    name = f"{self.noun}-{index['tensors_digest'][:16]}.safetensors"
+                    index["tensors"] = part.replace(folder / name).name
+                replace_file(folder / self.index, sealed(index))
+                for stale in folder.glob(f"{self.noun}-*.safetensors"):
+                    if stale.name != index["tensors"]:
+                        stale.unlink()
         except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
             cause = getattr(error, "strerror", None) or str(error)
             raise ArtefactError(
@@ -73,22 +83,24 @@ class Artefact:
 
     def read_index(self, folder: str | Path) -> dict[str, Any]:
         """The index alone."""
-        folder = Path(folder)
+        path = Path(folder) / self.index
         try:
-            index = json.loads((folder / self.index).read_bytes())
+            index = parse_json(read_bytes(path))
         except FileNotFoundError:
-            raise ArtefactError(
+            raise MissingFile(
                 f"There are no saved {self.noun} in {str(folder)!r}: {self.index} is missing; give {self.source}."
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, Unreadable) as error:
             raise self.damaged(folder, str(error)) from error
         if not isinstance(index, dict):
             raise self.damaged(folder, f"{self.index} holds no {self.noun}")
-        if index.get("format") != self.format:
+        if index.get("format") != FORMAT:
             raise ArtefactError(
-                f"The {self.noun} in {str(folder)!r} have format {index.get('format')!r}, not {self.format}; "
-                "use another attrim."
+                f"The {self.noun} in {str(folder)!r} have format {shorten(index.get('format'))}, not {FORMAT}, so another "
+                f"attrim wrote them; {self.remedy}."
             )
+        if not is_sealed(index):
+            raise self.damaged(folder, f"{self.index} has changed since it was saved")
         return index
 
     def damaged(self, folder: str | Path, cause: str) -> ArtefactError:
@@ -100,9 +112,9 @@ class Artefact:
         if name is None:
             return {}
         if not isinstance(name, str) or Path(name).name != name:
-            raise self.damaged(folder, f"{name!r} is not a file of this folder")
+            raise self.damaged(folder, f"{shorten(name)} is not a file of this folder")
         try:
-            if _digest(folder / name) != index.get("digest"):
+            if file_digest(folder / name) != index.get("tensors_digest"):
                 raise self.damaged(folder, f"{name} has changed since it was saved")
             return load_file(folder / name)
         except (OSError, SafetensorError) as error:
@@ -113,8 +125,3 @@ def content(tensor: Tensor) -> memoryview:
     """The bytes of a tensor, without a copy where it is on the CPU and contiguous; for hashing and writing."""
     flat = tensor.detach().cpu().contiguous().flatten()
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

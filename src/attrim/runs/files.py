@@ -1,24 +1,76 @@
-"""Files that are either wholly there or not at all, and storage errors in one sentence."""
+"""Files that are either wholly there or not at all, digests of them, and storage errors in one sentence.
+
+A digest tells that a file was changed after it was written: a bit that flipped, a copy that broke off, an edit by hand.
+It is no protection against somebody who means to deceive, who can compute a new one.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..core.documents import read_json
 from ..errors import ArtefactError
+from .locks import lock_handle
+
+_HIDDEN = ".attrim-"
+DIGEST = "digest"
+"""The key of a JSON object under which the digest of all the others is."""
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that readers, and a crash at any time, see the old content or the new one."""
     _replace(path, lambda part: part.write_bytes(content))
+
+
+def sealed(values: Mapping[str, Any]) -> bytes:
+    """A JSON object with its digest, as it is written."""
+    return json.dumps({**values, DIGEST: digest_of(values)}, indent=1, allow_nan=False).encode()
+
+
+def digest_of(values: Any) -> str:
+    """The digest of JSON values; the order of keys counts, because tables follow it."""
+    return hashlib.sha256(json.dumps(values, allow_nan=False, separators=(",", ":")).encode()).hexdigest()
+
+
+def replace_sealed(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON object with its digest, as :func:`replace_file` does."""
+    replace_file(path, sealed(values))
+
+
+def read_sealed(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object that :func:`replace_sealed` wrote, without its digest.
+
+    Parameters
+    ----------
+    remedy : what to do about a file that is missing or damaged, the end of the error's sentence.
+    """
+    values = read_json(path, remedy)
+    if not isinstance(values, dict):
+        raise ArtefactError(f"{path} is damaged (it holds no JSON object); {remedy}.")
+    if not is_sealed(values):
+        raise ArtefactError(f"{path} has changed since it was written; {remedy}.")
+    return {name: value for name, value in values.items() if name != DIGEST}
+
+
+def is_sealed(values: Mapping[str, Any]) -> bool:
+    """Whether JSON values have the digest that :func:`sealed` gave them."""
+    return values.get(DIGEST) == digest_of({name: value for name, value in values.items() if name != DIGEST})
+
+
+def file_digest(path: Path) -> str:
+    """The digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def replace_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
@@ -36,26 +88,122 @@ def replace_folder(folder: Path, write: Callable[[Path], object]) -> None:
     ----------
     write : fills the new folder that it is called with.
     """
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    write(part)
-    if folder.exists():
-        remove_folder(folder)
-    part.rename(folder)
-    handle = os.open(folder.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)  # the new name lasts through a loss of power
-    finally:
-        os.close(handle)
+    with _part_of(folder) as part:
+        write(part)
+        if folder.exists():
+            remove_folder(folder)
+        part.rename(folder)
+    _sync(folder.parent)
+
+
+def fill_folder(folder: Path, write: Callable[[Path], object], last: str, stale: Sequence[str] = ()) -> None:
+    """Write files to a folder, all or none; other files that are in it already stay.
+
+    What ``write`` makes is complete before anything is seen of it: a folder that is not there yet appears as a whole,
+    and into one that is there the files are moved one by one.
+
+    Parameters
+    ----------
+    write : fills the new folder that it is called with.
+    last : the file that is moved last, from which readers tell that the others belong together.
+    stale : patterns of files that are removed where ``write`` does not make them anew.
+    """
+    folder = _target(folder)
+    with _part_of(folder) as part:
+        write(part)
+        if not folder.exists() or not any(folder.iterdir()):
+            part.rename(folder)  # also in place of an empty folder
+        else:
+            for old in [path for pattern in stale for path in folder.glob(pattern)]:
+                if not (part / old.name).exists():
+                    old.unlink()
+            for path in sorted(part.rglob("*"), key=lambda path: path.name == last):
+                if path.is_file():
+                    place = folder / path.relative_to(part)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    path.replace(place)
+            shutil.rmtree(part)
+    _sync(folder.parent)
+
+
+def require_fillable(folder: Path) -> None:
+    """Refuse what :func:`fill_folder` could not write to, before the work whose result is to be written begins."""
+    with storage(folder):
+        place = _target(folder)
+        while not place.exists():
+            place = place.parent
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder; it is renamed first, so that half of one is never taken for a whole."""
-    gone = folder.with_name(f".{folder.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)
+    gone = folder.with_name(f"{_HIDDEN}{secrets.token_hex(4)}.gone")
     folder.rename(gone)
-    shutil.rmtree(gone)
+    shutil.rmtree(gone, ignore_errors=True)  # what is left of it is removed by whoever writes here next
+
+
+def _target(folder: Path) -> Path:
+    """Where a folder really is: links are followed, also one to a place where nothing is yet."""
+    try:
+        folder = folder.resolve()
+    except RuntimeError as error:  # pathlib's own, before Python 3.13, for links that lead to each other
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    return folder
+
+
+@contextmanager
+def _part_of(folder: Path) -> Iterator[Path]:
+    """A new folder beside one, to be renamed to it; removed if it was not, and after a kill by whoever comes next."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for pattern in (f"{_HIDDEN}*.part", f"{_HIDDEN}*.gone"):
+        for left in folder.parent.glob(pattern):
+            _remove_abandoned(left)
+    part, handle = _new_part(folder)
+    try:
+        yield part
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _new_part(folder: Path) -> tuple[Path, int]:
+    """A new folder with a lock, which says for as long as this process lives that somebody is at work on it."""
+    while True:
+        part = folder.with_name(f"{_HIDDEN}{secrets.token_hex(4)}.part")
+        part.mkdir()
+        with suppress(FileNotFoundError):  # taken for abandoned before it had its lock
+            handle = os.open(part, os.O_RDONLY)
+            lock_handle(handle, wait=True)
+            if part.exists():
+                return part, handle
+            os.close(handle)
+
+
+def _remove_abandoned(part: Path) -> None:
+    """Remove what a process that was killed left behind; one that is still at work holds a lock."""
+    if not part.is_dir():
+        return
+    with suppress(OSError):
+        handle = os.open(part, os.O_RDONLY)
+        try:
+            if lock_handle(handle, wait=False):
+                shutil.rmtree(part, ignore_errors=True)
+        finally:
+            os.close(handle)
+
+
+def _sync(folder: Path) -> None:
+    """Make new names in a folder last through a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
@@ -80,8 +228,6 @@ def storage(folder: Path) -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error, SafetensorError) as error:
         raise ArtefactError(_sentence(folder, error)) from error
-    except json.JSONDecodeError as error:
-        raise ArtefactError(f"A file in {folder} is damaged ({error}); restore it or move the folder away.") from error
 
 
 def _sentence(folder: Path, error: Exception) -> str:
@@ -95,12 +241,14 @@ def _sentence(folder: Path, error: Exception) -> str:
     writing = isinstance(error, (sqlite3.OperationalError, PermissionError)) and not isinstance(
         error, FileNotFoundError
     )
-    if writing or isinstance(error, (NotADirectoryError, FileExistsError)):
+    looping = isinstance(error, OSError) and error.errno == errno.ELOOP
+    if writing or looping or isinstance(error, (NotADirectoryError, FileExistsError)):
         cause = (error.strerror if isinstance(error, OSError) else None) or error
-        return f"The run folder {folder} cannot be written ({cause}); give another folder with --output."
+        return f"The folder {folder} cannot be written ({cause}); give another folder with --output."
     if isinstance(error, sqlite3.DatabaseError):
         return (
             f"The database in {folder} is damaged ({error}); nothing was changed: restore results.sqlite from a copy, "
             "or move the folder away to begin again."
         )
-    return f"The run in {folder} cannot be read or written: {error}."
+    cause = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
+    return f"The folder {folder} cannot be read or written ({cause}); check it, or give another one with --output."

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from ..core import record
 from ..core.charts import Column, Table
-from ..errors import DataError
+from ..errors import ArtefactError, DataError
 from .run import Run
 
 Columns = Mapping[str, NDArray[Any]]
@@ -173,32 +174,47 @@ class Result:
     def store(self, run: Run, setting: str) -> Result:
         """Keep the result in a run, and return it with the name that it is kept under."""
         arrays = {"outputs": torch.from_numpy(self.outputs), "labels": torch.from_numpy(self.labels)}
-        # The arrays come first: a setting that the database knows is then always complete.
-        run.save_arrays(setting, arrays)
-        run.store(
-            setting, {**self.metrics, "zero_share": self.zero_share, **self.distances}, self.columns, self.to_json()
-        )
+        metrics = {**self.metrics, "zero_share": self.zero_share, **self.distances}
+        run.store(setting, metrics, self.columns, record.dump(self.to_json()), arrays)
         return replace(self, name=setting)
 
     @classmethod
     def load(cls, run: Run, setting: str) -> Result | None:
         """Read a stored result; None when the run does not have it yet."""
-        fields = run.fields(setting)
-        if fields is None:
+        known = run.fields(setting)
+        if known is None:
             return None
-        arrays = run.load_arrays(setting)
+        what = f"result {setting!r} of {run.folder}"
+        fields: _Fields = record.load(_Fields, known, what)
+        arrays, columns = run.load_arrays(setting), run.predictions(setting)
+        lengths = {len(column) for column in (*columns.values(), *arrays.values())}
+        if set(arrays) != {"outputs", "labels"} or not columns or lengths != {fields.examples}:
+            raise ArtefactError(f"The {what} has columns of different lengths; repeat the run in another folder.")
         return cls(
-            metrics=fields["metrics"],
-            zero_share=fields["zero_share"],
-            columns=run.predictions(setting),
+            metrics=fields.metrics,
+            zero_share=fields.zero_share,
+            columns=columns,
             outputs=arrays["outputs"].numpy(),
             labels=arrays["labels"].numpy(),
-            changes={metric: Interval(**values) for metric, values in fields["changes"].items()},
-            distances=fields["distances"],
-            p_value=fields["p_value"],
-            seconds=fields["seconds"],
+            changes=fields.changes,
+            distances=fields.distances,
+            p_value=fields.p_value,
+            seconds=fields.seconds,
             name=setting,
         )
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """What :meth:`Result.to_json` gives, as a run keeps it."""
+
+    metrics: dict[str, float]
+    zero_share: float
+    changes: dict[str, Interval]
+    distances: dict[str, float]
+    p_value: float | None
+    examples: int
+    seconds: float
 
 
 def results_table(

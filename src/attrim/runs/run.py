@@ -1,7 +1,8 @@
 """Run folders: what a study was asked and found, under a name that follows from its configuration.
 
 ``config.json`` has the configuration, ``versions.json`` the versions of the packages, ``results.sqlite`` the settings
-with their metrics and their predictions example by example, ``arrays`` larger tensors.
+with their metrics and their predictions example by example, ``arrays`` larger tensors. The database has a digest of the
+configuration, of each setting and of each file of tensors, and what does not fit its digest is refused.
 """
 
 from __future__ import annotations
@@ -9,35 +10,47 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import math
 import platform
 import re
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core import record
+from ..core.documents import MissingFile, Unreadable, parse_json, read_json
 from ..core.text import home_path
 from ..errors import ArtefactError
-from .files import replace_file, replace_tensors, storage
+from .files import file_digest, read_sealed, replace_file, replace_sealed, replace_tensors, storage
+from .locks import Lock
 
-_SCHEMA = """
+FORMAT = 2
+"""Of the database; the first one had no digests."""
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS settings (
-    name TEXT PRIMARY KEY, place INTEGER NOT NULL, stored REAL NOT NULL, fields TEXT NOT NULL
+    name TEXT PRIMARY KEY, place INTEGER NOT NULL, stored REAL NOT NULL, fields TEXT NOT NULL, digest TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS metrics (
-    setting TEXT NOT NULL REFERENCES settings(name) ON DELETE CASCADE, metric TEXT NOT NULL, value REAL,
-    PRIMARY KEY (setting, metric)
+    setting TEXT NOT NULL REFERENCES settings(name) ON DELETE CASCADE, place INTEGER NOT NULL, metric TEXT NOT NULL,
+    value REAL, PRIMARY KEY (setting, place)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS predictions (
     setting TEXT NOT NULL REFERENCES settings(name) ON DELETE CASCADE, name TEXT NOT NULL, example INTEGER NOT NULL,
     value, PRIMARY KEY (setting, name, example)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS arrays (name TEXT PRIMARY KEY, file TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+PRAGMA user_version = {FORMAT};
 """
+_RESTORE = "restore it from a copy, or move the folder away to begin again"
 
 _PACKAGES = ("attrim", "torch", "transformers", "datasets", "numpy", "safetensors")
 
@@ -49,17 +62,22 @@ class Run:
     transaction, all or nothing.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any], lock: Lock | None = None) -> None:
         self.folder = folder
         self.config = config
         self.key = config_hash(config)
+        self._lock = lock
         self._database: sqlite3.Connection | None = None
-        with storage(folder):
-            self._connection().executescript(_SCHEMA)
+        try:
+            with storage(folder):
+                self._check_database()
+        except ArtefactError:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, where: str | Path, config: Mapping[str, Any], name: str = "run") -> Run:
-        """Open the run of a configuration, or begin it.
+        """Open the run of a configuration, or begin it; no other process can open it while this one has it open.
 
         Parameters
         ----------
@@ -68,60 +86,55 @@ class Run:
         name : begins the folder's name; not part of the hash.
         """
         try:
-            plain = json.loads(_dump(config))
+            plain = json.loads(json.dumps(config, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ArtefactError(f"A run's configuration must be JSON values: {error}.") from error
         where = home_path(where)
-        if (where / "config.json").exists():
-            run = cls.read(where)
-            if run.key != config_hash(plain):
-                run.close()
+        with storage(where):
+            own = (where / "config.json").exists()
+            folder = where if own else where / f"{_tidy(name)}-{config_hash(plain)[:12]}"
+            (folder / "arrays").mkdir(parents=True, exist_ok=True)
+            lock = Lock(folder)
+        try:
+            return cls._opened(folder, plain, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _opened(cls, folder: Path, config: dict[str, Any], lock: Lock) -> Run:
+        path = folder / "config.json"
+        if path.exists():
+            known = _read_config(folder)
+            if config_hash(known) != config_hash(config):
                 raise ArtefactError(
-                    f"{where} holds a run with another configuration (it differs in {_difference(run.config, plain)}); "
+                    f"{folder} holds a run with another configuration (it differs in {_difference(known, config)}); "
                     "give another folder, or a folder of runs."
                 )
-        else:
-            folder = where / f"{_tidy(name)}-{config_hash(plain)[:12]}"
-            if (folder / "config.json").exists():
-                run = cls.read(folder)
-            else:
-                with storage(folder):
-                    (folder / "arrays").mkdir(parents=True, exist_ok=True)
-                    run = cls(folder, plain)
-                    replace_file(folder / "config.json", json.dumps(plain, indent=2).encode())
-        run._note_versions()
+        run = cls(folder, config, lock)
+        with storage(folder):
+            if not path.exists():
+                replace_file(path, json.dumps(config, indent=2, allow_nan=False).encode())
+            run._note_versions()
         return run
 
     @classmethod
     def read(cls, folder: str | Path) -> Run:
-        """Open an existing run by its folder alone."""
-        folder = home_path(folder)
-        try:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise ArtefactError(f"{folder} holds no run (there is no config.json); check the path.") from error
-        except ValueError as error:
-            raise ArtefactError(
-                f"{folder / 'config.json'} is damaged ({error}); restore it or move the folder away."
-            ) from error
-        return cls(folder, config)
+        """Open an existing run by its folder alone, to look at it; another process may be writing to it."""
+        folder = Path(folder).expanduser()
+        return cls(folder, _read_config(folder))
 
-    def write(self, name: str, values: Any) -> Path:
-        """Write JSON values to a file of the run's folder, or of a folder in it."""
+    def write(self, name: str, values: Mapping[str, Any]) -> Path:
+        """Write a JSON object to a file of the run's folder, or of a folder in it, together with its digest."""
         path = self.folder / name
         with storage(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps(values, indent=1, allow_nan=False).encode())
+            replace_sealed(path, values)
         return path
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> dict[str, Any]:
         """The inverse of :meth:`write`."""
-        try:
-            return json.loads((self.folder / name).read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise ArtefactError(
-                f"{self.folder / name} is missing or damaged ({error}); repeat the command of this run."
-            ) from error
+        return read_sealed(self.folder / name, "remove it and repeat the command of this run")
 
     def store(
         self,
@@ -129,6 +142,7 @@ class Run:
         metrics: Mapping[str, float],
         predictions: Mapping[str, NDArray[Any]] | None = None,
         fields: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, Any] | None = None,
     ) -> None:
         """Keep the results of one setting, all or nothing; what it held before is replaced.
 
@@ -136,46 +150,58 @@ class Run:
         ----------
         predictions : columns ``[N]`` of numbers, one value an example.
         fields : anything else as JSON values.
+        arrays : named tensors, as :meth:`save_arrays` keeps them.
         """
-        with storage(self.folder), self._connection() as database:
-            place = database.execute("SELECT coalesce(max(place), -1) + 1 FROM settings").fetchone()[0]
-            database.execute("DELETE FROM settings WHERE name = ?", (setting,))
-            row = (setting, place, time.time(), json.dumps(fields or {}))
-            database.execute("INSERT INTO settings VALUES (?, ?, ?, ?)", row)
-            rows: Iterable[tuple[Any, ...]] = ((setting, metric, float(value)) for metric, value in metrics.items())
-            database.executemany("INSERT INTO metrics VALUES (?, ?, ?)", rows)
-            for name, column in (predictions or {}).items():
-                rows = ((setting, name, number, value) for number, value in enumerate(np.asarray(column).tolist()))
-                database.executemany("INSERT INTO predictions VALUES (?, ?, ?, ?)", rows)
+        columns = {name: np.asarray(column).tolist() for name, column in (predictions or {}).items()}
+        row = _Row(json.dumps(fields or {}, allow_nan=False), [], {})
+        row.metrics += [(metric, float(value) + 0.0) for metric, value in metrics.items()]  # SQLite knows no -0.0
+        row.columns |= {name: [_number(value) for value in column] for name, column in columns.items() if column}
+        with storage(self.folder):
+            file = None if arrays is None else self._write_arrays(setting, arrays)
+            with self._connection() as database:
+                place = database.execute("SELECT coalesce(max(place), -1) + 1 FROM settings").fetchone()[0]
+                database.execute("DELETE FROM settings WHERE name = ?", (setting,))
+                values = (setting, place, time.time(), row.fields, row.digest(setting, place))
+                database.execute("INSERT INTO settings VALUES (?, ?, ?, ?, ?)", values)
+                rows: Iterable[tuple[Any, ...]] = ((setting, at, *item) for at, item in enumerate(row.metrics))
+                database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", rows)
+                for name, column in row.columns.items():
+                    rows = ((setting, name, number, value) for number, value in enumerate(column))
+                    database.executemany("INSERT INTO predictions VALUES (?, ?, ?, ?)", rows)
+                if file is not None:
+                    self._name_arrays(database, setting, file)
+            self._remove_stale(setting, file)
 
     def settings(self) -> list[str]:
         """The names of the stored settings, in the order they were stored."""
-        return [row[0] for row in self._query("SELECT name FROM settings ORDER BY place")]
+        rows: list[tuple[str]] = self._query(tuple[str], "SELECT name FROM settings ORDER BY place")
+        return [name for (name,) in rows]
 
     def fields(self, setting: str) -> dict[str, Any] | None:
         """The fields of a stored setting; None when it is not stored yet."""
-        rows = self._query("SELECT fields FROM settings WHERE name = ?", setting)
-        return json.loads(rows[0][0]) if rows else None
+        row = self._row(setting)
+        if row is None:
+            return None
+        try:
+            fields = parse_json(row.fields)
+        except Unreadable as error:
+            raise self._damaged(setting) from error
+        return record.load(dict[str, Any], fields, f"fields of {setting!r} in {self.folder}")  # type: ignore[no-any-return]
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Every stored setting's metrics by name."""
-        table: dict[str, dict[str, float]] = {setting: {} for setting in self.settings()}
-        for setting, metric, value in self._query("SELECT setting, metric, value FROM metrics"):
-            table[setting][metric] = float("nan") if value is None else value
-        return table
+        rows = {setting: self._row(setting) for setting in self.settings()}
+        return {setting: dict(row.metrics) for setting, row in rows.items() if row is not None}
 
     def predictions(self, setting: str) -> dict[str, NDArray[Any]]:
         """The per-example columns of a stored setting."""
-        columns: dict[str, list[float]] = {}
-        question = "SELECT name, value FROM predictions WHERE setting = ? ORDER BY name, example"
-        for name, value in self._query(question, setting):
-            columns.setdefault(name, []).append(float("nan") if value is None else value)
-        return {name: np.array(values) for name, values in columns.items()}
+        row = self._row(setting)
+        return {} if row is None else {name: np.array(column) for name, column in row.columns.items()}
 
     @property
     def finished(self) -> bool:
         """Whether :meth:`finish` was called."""
-        return bool(self._query("SELECT 1 FROM state WHERE key = 'finished'"))
+        return bool(self._query(tuple[str], "SELECT key FROM state WHERE key = 'finished'"))
 
     def finish(self) -> None:
         """Mark the run as complete."""
@@ -183,31 +209,39 @@ class Run:
             database.execute("INSERT OR REPLACE INTO state VALUES ('finished', ?)", (str(time.time()),))
 
     def save_arrays(self, name: str, tensors: Mapping[str, Any]) -> Path:
-        """Write named tensors to ``arrays/NAME.safetensors``."""
-        path = self._array_path(name)
+        """Write named tensors to a file of the folder ``arrays``."""
         with storage(self.folder):
-            path.parent.mkdir(exist_ok=True)
-            replace_tensors(path, tensors)
-        return path
+            file = self._write_arrays(name, tensors)
+            with self._connection() as database:
+                self._name_arrays(database, name, file)
+            self._remove_stale(name, file)
+        return file[0]
 
     def load_arrays(self, name: str) -> dict[str, Any]:
         """The inverse of :meth:`save_arrays`."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        path = self._array_path(name)
+        rows = self._query(tuple[str, str], "SELECT file, digest FROM arrays WHERE name = ?", name)
+        what = f"The file of arrays for {name!r} in {self.folder}"
+        remedy = "remove the run's folder to repeat it"
+        if not rows or Path(rows[0][0]).name != rows[0][0]:
+            raise ArtefactError(f"{what} is missing or damaged (the database names none); {remedy}.")
+        path = self.folder / "arrays" / rows[0][0]
         try:
+            if file_digest(path) != rows[0][1]:
+                raise ArtefactError(f"{what} is missing or damaged ({path} has changed since it was saved); {remedy}.")
             return load_file(path)
         except (OSError, SafetensorError) as error:
-            raise ArtefactError(
-                f"{path} is missing or damaged ({error}); remove the run's folder to repeat it."
-            ) from error
+            raise ArtefactError(f"{what} is missing or damaged ({error}); {remedy}.") from error
 
     def close(self) -> None:
         """Close the database; every result is already on disk."""
         if self._database is not None:
             self._database.close()
             self._database = None
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -222,22 +256,126 @@ class Run:
             self._database.execute("PRAGMA synchronous = FULL")
         return self._database
 
-    def _query(self, question: str, *values: Any) -> list[tuple[Any, ...]]:
-        with storage(self.folder):
-            return self._connection().execute(question, values).fetchall()
+    def _check_database(self) -> None:
+        """Make the tables where there are none; refuse a database of another format or another configuration."""
+        database = self._connection()
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found != FORMAT and database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            raise ArtefactError(
+                f"The results in {self.folder} have format {found}, not {FORMAT}, so another attrim wrote them; move "
+                "the folder away, or give another one, to begin again."
+            )
+        if found != FORMAT:
+            database.executescript(_SCHEMA)
+        rows = self._query(tuple[str], "SELECT value FROM state WHERE key = 'config'")
+        if not rows:
+            with database:
+                database.execute("INSERT INTO state VALUES ('config', ?)", (self.key,))
+        elif rows[0][0] != self.key:
+            raise ArtefactError(f"{self.folder / 'config.json'} has changed since the run began; {_RESTORE}.")
 
-    def _array_path(self, name: str) -> Path:
-        # A tidy name alone could be the same for two settings.
-        return self.folder / "arrays" / f"{_tidy(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.safetensors"
+    def _query(self, hint: Any, question: str, *values: Any) -> list[Any]:
+        """The rows that a question gives, each checked against a type hint."""
+        with storage(self.folder):
+            rows = self._connection().execute(question, values).fetchall()
+        return [record.load(hint, list(row), f"database of {self.folder}") for row in rows]
+
+    def _row(self, setting: str) -> _Row | None:
+        """All that is stored for a setting; refuses what has changed since."""
+        question = "SELECT place, fields, digest FROM settings WHERE name = ?"
+        rows = self._query(tuple[int, str, str], question, setting)
+        if not rows:
+            return None
+        place, fields, digest = rows[0]
+        row = _Row(fields, [], {})
+        question = "SELECT metric, value FROM metrics WHERE setting = ? ORDER BY place"
+        found = self._query(tuple[str, float | None], question, setting)
+        row.metrics += [(metric, math.nan if value is None else value) for metric, value in found]
+        question = "SELECT name, value FROM predictions WHERE setting = ? ORDER BY name, example"
+        with storage(self.folder):
+            for name, value in self._connection().execute(question, (setting,)):
+                if not isinstance(name, str) or not isinstance(value, (int, float, NoneType)):
+                    raise self._damaged(setting)
+                row.columns.setdefault(name, []).append(math.nan if value is None else value)
+        if row.digest(setting, place) != digest:
+            raise self._damaged(setting)
+        return row
+
+    def _damaged(self, setting: str) -> ArtefactError:
+        return ArtefactError(
+            f"The result {setting!r} in {self.folder / 'results.sqlite'} has changed since it was stored; {_RESTORE}."
+        )
+
+    def _write_arrays(self, name: str, tensors: Mapping[str, Any]) -> tuple[Path, str]:
+        """Write tensors to a file that is named after its content, and return it with its digest."""
+        # Hidden until the database knows it; a tidy name alone could be the same for two settings.
+        folder = self.folder / "arrays"
+        folder.mkdir(exist_ok=True)
+        part = folder / f".{secrets.token_hex(8)}.part"
+        try:
+            replace_tensors(part, tensors)
+            digest = file_digest(part)
+            return part.replace(folder / f"{self._array_name(name)}-{digest[:8]}.safetensors"), digest
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    @staticmethod
+    def _name_arrays(database: sqlite3.Connection, name: str, file: tuple[Path, str]) -> None:
+        path, digest = file
+        database.execute("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?)", (name, path.name, digest))
+
+    def _remove_stale(self, name: str, file: tuple[Path, str] | None) -> None:
+        """Remove the files of tensors that the name had before."""
+        for path in (self.folder / "arrays").glob(f"{self._array_name(name)}-*.safetensors"):
+            if file is not None and path != file[0]:
+                path.unlink()
+
+    @staticmethod
+    def _array_name(name: str) -> str:
+        return f"{_tidy(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
     def _note_versions(self) -> None:
         """Remember with which versions the run was worked on, once for each set of them."""
         path = self.folder / "versions.json"
         versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-        with storage(self.folder):
-            seen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-            if versions not in seen:
-                replace_file(path, json.dumps([*seen, versions], indent=2).encode())
+        seen: list[dict[str, str]] = []
+        if path.exists():
+            remedy = "remove it, it only tells with which packages the run was made"
+            seen = record.load(list[dict[str, str]], read_json(path, remedy), f"file {path} ({remedy})")
+        if versions not in seen:
+            replace_file(path, json.dumps([*seen, versions], indent=2).encode())
+
+
+@dataclass
+class _Row:
+    """What the database holds of one setting: fields as JSON text, metrics, and columns of numbers by name."""
+
+    fields: str
+    metrics: list[tuple[str, float]]
+    columns: dict[str, list[Any]]
+
+    def digest(self, setting: str, place: int) -> str:
+        """The digest of everything, and of the name and the place it is stored under."""
+        # repr, because it tells 1 from 1.0, -0.0 from 0.0, and knows NaN; columns come back sorted by name.
+        digest = hashlib.sha256(repr((setting, place, self.fields, self.metrics)).encode("utf-8", "surrogatepass"))
+        for name in sorted(self.columns):
+            digest.update(repr((name, self.columns[name])).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+
+def _number(value: Any) -> Any:
+    """A value of a column as the database gives it back."""
+    return int(value) if isinstance(value, bool) else value
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = read_json(path, _RESTORE)
+    except MissingFile as error:
+        raise ArtefactError(f"{folder} holds no run (there is no config.json); check the path.") from error
+    return record.load(dict[str, Any], config, f"file {path}")  # type: ignore[no-any-return]
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.discover import find_sites
+from ..core import record
 from ..core.registry import SCORES
 from ..core.site import Select, Site
-from ..errors import ArtefactError, DataError, ParameterError, SelectionError, ShapeError
+from ..errors import ArtefactError, AttrimError, DataError, ParameterError, SelectionError, ShapeError
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
@@ -328,9 +329,20 @@ class Scores:
     def from_json(cls, fields: Mapping[str, Any]) -> Scores:
         """The inverse of :meth:`to_json`."""
         try:
-            sites = [Site(**site) for site in fields["sites"]]
-            values = {name: torch.tensor(row, dtype=torch.float64) for name, row in fields["values"].items()}
-            options, sign = fields.get("options", {}), fields.get("large_is_important", True)
-            return cls(values, sites, fields["name"], options, sign, fields.get("heads"))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            known: _Kept = record.load(_Kept, dict(fields), "saved scores")
+            values = {name: torch.tensor(row, dtype=torch.float64) for name, row in known.values.items()}
+            return cls(values, known.sites, known.name, known.options, known.large_is_important, known.heads)
+        except (TypeError, ValueError, AttrimError) as error:
             raise ArtefactError(f"These are not saved scores ({error}); compute them again.") from error
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What :meth:`Scores.to_json` gives."""
+
+    name: str
+    sites: list[Site]
+    values: dict[str, list[Any]]
+    options: dict[str, Any] = field(default_factory=dict)
+    large_is_important: bool = True
+    heads: dict[str, list[int]] | None = None

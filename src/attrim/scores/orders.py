@@ -54,7 +54,8 @@ def budget_size(k: Budget, total: int) -> int:
         number = Fraction(-1)
     if isinstance(k, bool) or number < 0 or number > (1 if share else total):
         raise ParameterError(
-            f"{shorten(k)} is not a budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or all."
+            f"{shorten(k)} is not a budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or "
+            "all."
         )
     return int(number * total) if share else int(number)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.call import Call, not_finite
 from ..core.charts import Chart, Table
+from ..core.record import load as load_record
 from ..core.registry import STATS
 from ..core.site import Site
 from ..errors import ArtefactError, DataError, SelectionError
@@ -228,15 +229,17 @@ class SiteStat(Stat):
         """The inverse of :meth:`state`."""
         stat = cls(**fields["options"])
         for entry in fields["sites"]:
-            site = Site(**{name: value for name, value in entry.items() if name != "watched"})
+            known = {name: value for name, value in entry.items() if name != "watched"}
+            site: Site = load_record(Site, known, f"site of a {cls.__name__}")
+            watched: tuple[int, ...] = load_record(tuple[int, ...], entry["watched"], f"heads of {site.name!r}")
             prefix = f"{site.name}/"
             own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-            missing = stat.empty(len(entry["watched"])).keys() - own.keys()
+            missing = stat.empty(len(watched)).keys() - own.keys()
             if missing:
                 raise ArtefactError(
                     f"The saved {cls.__name__} lacks {', '.join(sorted(missing))} of {site.name!r}; measure it again."
                 )
-            stat.records[site.name] = SiteRecord(site, tuple(entry["watched"]), own)
+            stat.records[site.name] = SiteRecord(site, watched, own)
         return stat
 
 

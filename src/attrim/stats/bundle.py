@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.charts import Chart, Table
 from ..core.registry import STATS
 from ..errors import ArtefactError, AttrimError, ParameterError, UnknownName, nearest
-from ..runs.artefact import Artefact
+from ..runs.artefact import UNFIT, Artefact
 from .base import Stat
 from .origin import Origin
 
@@ -20,8 +20,6 @@ STORE = Artefact("stats", source="a folder that a measurement wrote", remedy="re
 INDEX = STORE.index
 Kind = TypeVar("Kind")
 OneStat = TypeVar("OneStat", bound=Stat)
-FORMER_NAMES = {"features": "extremes"}
-"""What saved stats may still be called, and the present name."""
 
 
 class Stats(Mapping[str, Stat]):
@@ -90,7 +88,7 @@ class Stats(Mapping[str, Stat]):
         index, tensors = STORE.read(folder)
         try:
             stats = cls(_read_stats(index["stats"], tensors), Origin.from_json(index["origin"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except UNFIT as error:
             raise STORE.damaged(folder, str(error)) from error
         stats.folder = Path(folder)
         return stats
@@ -120,7 +118,7 @@ class Stats(Mapping[str, Stat]):
         """What the stats in ``folder`` were measured on, without reading the stats."""
         try:
             return Origin.from_json(STORE.read_index(folder)["origin"])
-        except (KeyError, TypeError, ValueError) as error:
+        except UNFIT as error:
             raise STORE.damaged(folder, str(error)) from error
 
 
@@ -179,5 +177,5 @@ def _read_stats(entries: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tens
     for number, entry in enumerate(entries):
         prefix = f"{number}/"
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        stats.append(STATS[FORMER_NAMES.get(entry["name"], entry["name"])].load(own, entry["fields"]))
+        stats.append(STATS[entry["name"]].load(own, entry["fields"]))
     return stats

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core import record
 from ..core.site import Select
 from ..errors import ArtefactError
 
@@ -109,5 +110,6 @@ class Origin:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Origin:
         """The inverse of :meth:`to_json`."""
-        parts = {"selection": Select.from_json(fields["selection"]), "data": Fingerprint(**fields["data"])}
-        return cls(**{**fields, **parts, "edits": tuple(fields["edits"])})
+        codecs = {Select: record.Codec(Select.to_json, Select.from_json)}
+        origin: Origin = record.load(cls, fields, "origin of stats", codecs)
+        return origin

@@ -109,7 +109,7 @@ class Findings:
     def read(cls, run: Run) -> Self:
         """The inverse of :meth:`save`."""
         what = f"findings of {run.folder}"
-        found: Self = record.load(cls, run.read_json(FILE)["found"], what, _codecs(run))
+        found: Self = record.load(cls, run.read_json(FILE).get("found"), what, _codecs(run))
         return replace(found, folder=run.folder)
 
 
@@ -128,7 +128,7 @@ def findings(folder: str | Path) -> Findings:
                 f"command{f' (attrim {begun} ...)' if begun else ''}, which does only what is missing."
             )
         index = run.read_json(FILE)
-        if not isinstance(index, dict) or index.get("format") != FORMAT:
+        if index.get("format") != FORMAT:
             raise ArtefactError(f"The findings in {folder} have another format than {FORMAT}; use another attrim.")
         try:
             study = STUDIES[str(index.get("study"))]

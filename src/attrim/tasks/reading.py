@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..core.documents import Unreadable, parse_json
 from ..errors import DataError
 
 
@@ -66,10 +66,10 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
+                record = parse_json(line)
+            except Unreadable as error:
                 raise DataError(
-                    f"Line {number} of {path} is not JSON ({error.msg}); one object a line is needed."
+                    f"Line {number} of {path} is not JSON ({error}); one object a line is needed."
                 ) from error
             if not isinstance(record, dict):
                 raise DataError(f"Line {number} of {path} is not a JSON object; one object a line is needed.")
@@ -79,13 +79,21 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
 def csv_column(path: Path, column: str) -> Iterator[str]:
     """Yield one column of a CSV file: by name from its header, or by number (from 0) of a file without header."""
     with open_text(path) as stream:
-        rows = csv.reader(stream)
-        place = int(column) if column.isdigit() else _place(next(rows, []), column, path)
+        rows = _csv_rows(stream, path)
+        place = int(column) if column.isdecimal() else _place(next(rows, []), column, path)
         for number, row in enumerate(rows, 1):
             if row:
                 if place >= len(row):
                     raise DataError(f"Row {number} of {path} has {len(row)} columns, no column {place}; repair it.")
                 yield row[place]
+
+
+def _csv_rows(stream: TextIO, path: Path) -> Iterator[list[str]]:
+    rows = csv.reader(stream)
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise DataError(f"{path} is not CSV ({error} at line {rows.line_num}); repair it.") from error
 
 
 def tsv_rows(path: Path, header: Sequence[str] | None = None, skip_short: bool = False) -> Iterator[dict[str, str]]:

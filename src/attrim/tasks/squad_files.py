@@ -6,14 +6,14 @@ Versions 1.1 (Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250) and 2.0, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.documents import MOST_BYTES, parse_json
 from ..core.text import home_path
-from ..errors import DataError
+from ..errors import DataError, shorten
 from .encoding import Example
 from .reading import find_file, open_text
 
@@ -52,13 +52,18 @@ def squad_records(path: Path) -> Iterator[list[Paragraph]]:
     """Yield for every article of a SQuAD JSON file its paragraphs, each with the records of its questions."""
     with open_text(path) as stream:
         try:
-            for article in json.load(stream)["data"]:
-                yield [
-                    (paragraph["context"], [_record(question) for question in paragraph["qas"]])
+            articles = [
+                [
+                    (_text(paragraph["context"]), [_record(question) for question in paragraph["qas"]])
                     for paragraph in article["paragraphs"]
                 ]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+                for article in parse_json(stream.read(MOST_BYTES))["data"]
+            ]
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            if isinstance(error, UnicodeDecodeError):
+                raise  # open_text has a sentence for it
             raise DataError(f"{path} is not in SQuAD's JSON format ({error}); fetch it again.") from error
+    yield from articles
 
 
 def squad_articles(data: str | None) -> Iterator[list[tuple[str, list[str]]]]:
@@ -91,7 +96,13 @@ def _record(question: dict[str, Any]) -> dict[str, Any]:
     """The question, its id and its answers; a question that has no answer has none here (v2 lists plausible ones)."""
     answers = () if question.get("is_impossible") else question.get("answers", ())
     return {
-        "question": question["question"],
+        "question": _text(question["question"]),
         "id": str(question.get("id", "")),
-        "answers": tuple((answer["text"], int(answer["answer_start"])) for answer in answers),
+        "answers": tuple((_text(answer["text"]), int(answer["answer_start"])) for answer in answers),
     }
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shorten(value)} is not a text")
+    return value

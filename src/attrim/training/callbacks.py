@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core import record
 from ..evaluation import evaluate
 from ..runs.result import Result
 from ..runs.run import Run
@@ -59,7 +60,7 @@ class Record(Callback):
 
     def load(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        self._losses = list(state["losses"])
+        self._losses = record.load(list[float], state.get("losses"), "losses of a checkpoint")
 
 
 class Validate(Callback):
@@ -97,7 +98,7 @@ class Validate(Callback):
 
     def load(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        self.best = state["best"]
+        self.best = record.load(float | None, state.get("best"), "best value of a checkpoint")
 
 
 def setting(step: int) -> str:
@@ -107,6 +108,5 @@ def setting(step: int) -> str:
 
 def validations(run: Run) -> dict[int, Result]:
     """Every evaluation that a run has, by step."""
-    names = [name for name in run.settings() if name.startswith("validation/")]
-    results = {int(name.rpartition("/")[2]): Result.load(run, name) for name in sorted(names)}
-    return {step: result for step, result in results.items() if result is not None}
+    results = {name: Result.load(run, name) for name in sorted(run.settings()) if name.startswith("validation/")}
+    return {int(name.rpartition("/")[2]): result for name, result in results.items() if result is not None}

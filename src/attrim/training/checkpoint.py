@@ -1,8 +1,11 @@
-"""Checkpoints: folders of safetensors and JSON that are wholly there or not at all; nothing is ever unpickled."""
+"""Checkpoints: folders of safetensors and JSON that are wholly there or not at all; nothing is ever unpickled.
+
+The JSON file has digests of itself and of the others, so that training never goes on from what was changed.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..core import record
 from ..errors import ArtefactError
-from ..runs.files import remove_folder, replace_file, replace_folder, replace_tensors, storage
+from ..runs.files import (
+    file_digest,
+    read_sealed,
+    remove_folder,
+    replace_folder,
+    replace_sealed,
+    replace_tensors,
+    storage,
+)
+
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+_REMEDY = "remove the run's folder to begin again"
 
 
 class Checkpoints:
@@ -32,9 +47,10 @@ class Checkpoints:
         """Write a checkpoint, then remove all others but those of the steps to ``keep``."""
 
         def write(part: Path) -> None:
-            replace_tensors(part / "weights.safetensors", tensors_of(model))
-            replace_tensors(part / "optimizer.safetensors", optimizer_tensors(model, optimizer))
-            replace_file(part / "state.json", json.dumps(state, indent=2).encode())
+            replace_tensors(part / WEIGHTS, tensors_of(model))
+            replace_tensors(part / OPTIMIZER, optimizer_tensors(model, optimizer))
+            files = {name: file_digest(part / name) for name in (WEIGHTS, OPTIMIZER)}
+            replace_sealed(part / STATE, {**record.dump(state), "files": files})
 
         with storage(self.folder):
             replace_folder(self._path(step), write)
@@ -45,9 +61,7 @@ class Checkpoints:
     def load(self, step: int, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Put the weights and the optimiser back as they were; returns the rest."""
         self.load_weights(step, model)
-        with storage(self.folder):
-            saved = load_file(self._path(step) / "optimizer.safetensors")
-            state = json.loads((self._path(step) / "state.json").read_text(encoding="utf-8"))
+        state, saved = self._state(step), self._tensors(step, OPTIMIZER)
         parameters = dict(model.named_parameters())
         for key, tensor in saved.items():
             name, _, field = key.rpartition("/")
@@ -56,13 +70,12 @@ class Checkpoints:
             # Adam counts its steps on the CPU; all else is as large as the parameter and lives beside it.
             place = tensor if tensor.ndim == 0 else tensor.to(parameters[name].device)
             optimizer.state[parameters[name]][field] = place
-        return state
+        return {name: value for name, value in state.items() if name != "files"}
 
     def load_weights(self, step: int, model: nn.Module) -> None:
         """Put the weights back as they were."""
         path = self._path(step)
-        with storage(self.folder):
-            saved = load_file(path / "weights.safetensors")
+        saved = self._tensors(step, WEIGHTS)
         present = tensors_of(model)
         for name in {*saved, *present}:
             if name not in saved or name not in present or saved[name].shape != present[name].shape:
@@ -72,7 +85,20 @@ class Checkpoints:
                 tensor.copy_(saved[name])
 
     def _steps(self) -> list[int]:
-        return [int(path.name[5:]) for path in self.folder.glob("step-*")]
+        found = (re.fullmatch(r"step-(\d{6,12})", path.name, re.ASCII) for path in self.folder.glob("step-*"))
+        return [int(match[1]) for match in found if match]
+
+    def _state(self, step: int) -> dict[str, Any]:
+        return read_sealed(self._path(step) / STATE, _REMEDY)
+
+    def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
+        """The tensors of one file, if it is as it was written."""
+        path = self._path(step) / name
+        files = record.load(dict[str, str], self._state(step).get("files"), f"checkpoint {self._path(step)}")
+        with storage(self.folder):
+            if file_digest(path) != files.get(name):
+                raise ArtefactError(f"{path} has changed since it was written; {_REMEDY}.")
+            return load_file(path)
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:06d}"
@@ -93,4 +119,4 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
 
 
 def _misfit(path: Path, name: str) -> str:
-    return f"The checkpoint {path} does not fit the model ({name} differs); remove the run's folder to begin again."
+    return f"The checkpoint {path} does not fit the model ({name} differs); {_REMEDY}."

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..attention.context import edit
 from ..core.site import Select
 from ..edits.base import Edit
+from ..errors import ArtefactError
 from ..models.loading import check_fit, quiet
 from ..runs.files import remove_folder, replace_folder, storage
 from ..runs.result import Result
@@ -90,7 +91,10 @@ def finetune(
             run.finish()
             remove_folder(checkpoints)  # several times the model's size, and of no more use
         loop.wait()
-    return Finetuned(folder, int(run.metrics()["model"]["step"]), validations(run))
+    step = run.metrics().get("model", {}).get("step")
+    if step is None:
+        raise ArtefactError(f"The run in {run.folder} is finished but lacks its model; move the folder away.")
+    return Finetuned(folder, int(step), validations(run))
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -21,14 +22,33 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from ..core import record
 from ..core.modes import in_mode
 from ..core.processor import prepare_half_precision
 from ..core.progress import track
-from ..errors import DataError, ParameterError, SelectionError
+from ..errors import ArtefactError, DataError, ParameterError, SelectionError
 from .callbacks import Callback
 from .checkpoint import Checkpoints
 from .data import BatchStream, Epochs, Inputs, Loss, Step, count, head_loss, weight
 from .recipe import Recipe
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a training is: what a checkpoint keeps beside the weights and the state of the optimiser.
+
+    Attributes
+    ----------
+    done, pinned : as in :class:`Loop`.
+    epoch, batch : the place in the data.
+    callbacks : what each callback remembers.
+    """
+
+    done: int
+    pinned: int | None
+    epoch: int
+    batch: int
+    callbacks: list[dict[str, Any]]
 
 
 class Loop:
@@ -169,23 +189,24 @@ class Loop:
         step = None if self._checkpoints is None else self._checkpoints.latest()
         if self._checkpoints is None or step is None:
             return
-        state = self._checkpoints.load(step, self.model, self._optimizer)
-        self.done, self.pinned = state["done"], state["pinned"]
-        self._stream.epoch, self._stream.batch = state["epoch"], state["batch"]
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+        known = self._checkpoints.load(step, self.model, self._optimizer)
+        state: State = record.load(State, known, f"checkpoint of step {step}")
+        self.done, self.pinned = state.done, state.pinned
+        self._stream.epoch, self._stream.batch = state.epoch, state.batch
+        if len(state.callbacks) != len(self.callbacks):
+            raise ArtefactError(
+                f"The checkpoint of step {step} is of a training with {len(state.callbacks)} callbacks, not "
+                f"{len(self.callbacks)}; remove the run's folder to begin again."
+            )
+        for callback, saved in zip(self.callbacks, state.callbacks, strict=True):
             callback.load(saved)
 
     def _save(self) -> None:
         if self._checkpoints is not None and self.is_main:
-            state: dict[str, Any] = {
-                "done": self.done,
-                "pinned": self.pinned,
-                "epoch": self._stream.epoch,
-                "batch": self._stream.batch,
-                "callbacks": [callback.state() for callback in self.callbacks],
-            }
+            callbacks = [callback.state() for callback in self.callbacks]
+            state = State(self.done, self.pinned, self._stream.epoch, self._stream.batch, callbacks)
             keep = () if self.pinned is None else (self.pinned,)
-            self._checkpoints.save(self.done, self.model, self._optimizer, state, keep)
+            self._checkpoints.save(self.done, self.model, self._optimizer, record.dump(state), keep)
         self.wait()
 
     def _describe(self, number: int) -> str:
