@@ -1,0 +1,51 @@
+"""How many cases the fuzz suite tries: a short form in ``make test``, and as many as asked for in ``make fuzz``.
+
+``ATTRIM_FUZZ`` is the number of cases of all parts together and ``ATTRIM_FUZZ_SEED`` chooses them; the same two numbers
+try the same cases.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, seed, settings
+
+SEED = int(os.environ.get("ATTRIM_FUZZ_SEED", "0"))
+SHORT = 2_500
+CASES = int(os.environ.get("ATTRIM_FUZZ", str(SHORT)))
+SHARES = {"texts": 0.40, "command lines": 0.40, "yaml": 0.125, "python": 0.04, "files": 0.03, "commands": 0.005}
+"""What part of the cases each kind is: the cheaper, the more."""
+
+tried: Counter[str] = Counter()
+"""Cases that were tried, by kind."""
+
+
+def share(kind: str) -> int:
+    """How many cases of a kind to try."""
+    return max(1, round(CASES * SHARES[kind]))
+
+
+def fuzzed(kind: str, part: float = 1.0) -> Callable[[Any], Any]:
+    """Decorate a test of hypothesis: so many cases, chosen by the seed, each counted.
+
+    Parameters
+    ----------
+    part : of the cases of this kind.
+    """
+
+    def decorate(test: Any) -> Any:
+        number = max(1, round(share(kind) * part))
+        chosen = settings(
+            max_examples=number,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        )
+        return chosen(seed(SEED)(test))
+
+    return decorate
