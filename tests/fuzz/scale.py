@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings, strategies
 
 SEED = int(os.environ.get("ATTRIM_FUZZ_SEED", "0"))
 SHORT = 2_500
@@ -29,23 +30,27 @@ def share(kind: str) -> int:
 
 
 def fuzzed(kind: str, part: float = 1.0) -> Callable[[Any], Any]:
-    """Decorate a test of hypothesis: so many cases, chosen by the seed, each counted.
+    """Make a test of a function of a random generator: so many cases, chosen by the seed, each counted.
 
     Parameters
     ----------
     part : of the cases of this kind.
     """
 
-    def decorate(test: Any) -> Any:
-        number = max(1, round(share(kind) * part))
+    def decorate(test: Callable[[Random], None]) -> Any:
+        def counted(random: Random) -> None:
+            tried[kind] += 1
+            test(random)
+
+        counted.__name__ = test.__name__
         chosen = settings(
-            max_examples=number,
+            max_examples=max(1, round(share(kind) * part)),
             database=None,
             deadline=None,
             derandomize=False,
-            phases=[Phase.generate, Phase.shrink],
+            phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        return chosen(seed(SEED)(test))
+        return chosen(seed(SEED)(given(strategies.randoms(use_true_random=True))(counted)))
 
     return decorate

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
-from fuzz.scale import fuzzed, tried
-from fuzz.strategies import FIELDS, FLAGS, HEAVY, MEMBERS, NOISE, VALUES, command_line, mutated
-from fuzz.trial import command_line as run
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attrim.commands import commands
 from attrim.commands.parsing import parse
-from attrim.errors import DataError
+from attrim.errors import AttrimError, DataError
 from attrim.studies.demo import Demo
+from fuzz.cases import FLAGS, command_line, configuration, fitting
+from fuzz.scale import fuzzed, tried
+from fuzz.trial import command_line as run
+
+SMALL = {
+    "sites": [],
+    "measure": ["--task", "text", "--text", "some words", "more of them"],
+    "evaluate": ["--task", "retrieval", "--data", "built-in", "--option", "paragraphs=4", "--limit", "4"],
+    "bake": ["--rounds", "0", "--even-if-slower"],
+    "export": ["--text", "word", "--select-layers", "0", "--select-heads", "0"],
+}
+"""What makes a command run on little; the last of two flags counts."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,75 +42,42 @@ def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @fuzzed("command lines")
-@given(command_line())
-def test_command_lines(words: list[str]) -> None:
+def test_command_lines(random: Random) -> None:
     """Of all commands, with a model that does not exist: they end while flags, edits and data are read."""
-    tried["command lines"] += 1
-    assert run(words, 5) == ""
+    words = command_line(random)
+    assert (run(words, 10), words) == ("", words)
 
 
 @fuzzed("commands")
-@given(command_line(("sites", "measure", "evaluate", "bake", "export"), "tiny-bert"))
-def test_commands_that_run(words: list[str]) -> None:
+def test_commands_that_run(random: Random) -> None:
     """On a tiny model and a few texts, so that edits and stats meet a model."""
-    tried["commands"] += 1
-    small = {
-        "sites": [],
-        "measure": ["--text", "some words", "more of them"],
-        "evaluate": ["--task", "retrieval", "--data", "built-in", "--option", "paragraphs=4", "--limit", "4"],
-        "bake": ["--rounds", "0", "--even-if-slower"],
-        "export": ["--text", "word", "--select-layers", "0", "--select-heads", "0"],
-    }
-    assert run([*words, *small.get(words[0], [])] if words else words, 60) == ""
+    words = command_line(random, tuple(SMALL), "tiny-bert")
+    words += SMALL.get(words[0] if words else "", [])
+    assert (run(words, 60), words) == ("", words)
 
 
-KEYS = {name: [key for key, flag in flags.items() if key not in HEAVY] for name, flags in FLAGS.items()}
-
-
-@st.composite
-def configuration(draw: Any) -> tuple[str, bytes]:
-    """The name of a command and a YAML file for it, right or almost."""
-    name = draw(st.sampled_from(sorted({*KEYS} - {"ls", "show", "demo"})))
-    keys = st.one_of(st.sampled_from(KEYS[name]), mutated(st.sampled_from(KEYS[name])), FIELDS)
-    scalars = st.one_of(VALUES, MEMBERS, st.integers(), st.floats(), st.booleans(), st.none(), NOISE)
-    values = st.recursive(
-        scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NOISE, inner, max_size=2), max_leaves=4
-    )
-    content: bytes = yaml.dump(draw(st.dictionaries(keys, values, max_size=4)), allow_unicode=True).encode(
-        errors="surrogatepass"
-    )
-    for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
-        place = draw(st.integers(0, len(content)))
-        piece = draw(st.one_of(st.binary(max_size=4), st.sampled_from([b"&a ", b"*a", b"!!", b"[", b"{", b"? ", b"- ", b"\t"])))
-        content = content[:place] + piece + content[place + draw(st.integers(0, 3)) :]
-    return name, content
-
-
-@fuzzed("yaml")
-@given(configuration())
-def test_yaml(case: tuple[str, bytes]) -> None:
-    tried["yaml"] += 1
-    name, content = case
+@fuzzed("yaml", 0.9)
+def test_yaml(random: Random) -> None:
+    name = random.choice(["bake", "constant", "evaluate", "export", "measure", "sites", "sparsity", "train"])
+    content = configuration(random, name)
     Path("c.yaml").write_bytes(content)
-    words = [name, "nowhere", "--config", "c.yaml"]
-    assert run([*words, "--output", "out"] if "output" in FLAGS[name] else words, 5) == ""
+    words = [name, "nowhere", "--config", "c.yaml", *(["--output", "out"] if "output" in FLAGS[name] else [])]
+    assert (run(words, 10), name, content) == ("", name, content)
 
 
 @fuzzed("yaml", 0.1)
-@given(st.sampled_from(["limit", "seed", "batch_size", "max_length", "device", "revision", "dtype"]), VALUES)
-def test_yaml_means_what_flags_mean(key: str, value: str) -> None:
-    tried["yaml"] += 1
-    words = ["evaluate", "nowhere", "--task", "x"]
-    Path("one.yaml").write_text(yaml.dump({key: value}), encoding="utf-8", errors="surrogatepass")
+def test_yaml_means_what_flags_mean(random: Random) -> None:
+    key = random.choice(["limit", "seed", "batch_size", "max_length", "device", "revision", "dtype"])
+    text = fitting(random, FLAGS["evaluate"][key].hint)
+    Path("one.yaml").write_text(yaml.dump({key: text}), encoding="utf-8", errors="surrogatepass")
 
-    def read(more: list[str]) -> Any:
+    def read(*more: str) -> Any:
         try:
-            return getattr(parse([*words, *more], commands()), key)
-        except Exception as error:
-            return type(error).__mro__[-3]
+            return getattr(parse(["evaluate", "nowhere", "--task", "x", *more], commands()), key)
+        except AttrimError:
+            return "refused"
 
-    flag = f"--{key.replace('_', '-')}={value}"
-    assert read([flag]) == read(["--config", "one.yaml"])
+    assert read(f"--{key.replace('_', '-')}={text}") == read("--config", "one.yaml"), (key, text)
 
 
 @pytest.mark.parametrize("name", ["", *FLAGS])

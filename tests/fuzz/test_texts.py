@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
-
-from fuzz.scale import fuzzed, tried
-from fuzz.strategies import MEMBERS, NUMBERS, VALUES
-from fuzz.trial import call
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attrim.core import text as grammar
 from attrim.core.record import same
 from attrim.core.registry import EDITS, STATS, TASKS
 from attrim.errors import AttrimError
+from fuzz.cases import NUMBERS, edits, option, stat, value
+from fuzz.scale import fuzzed, tried
+from fuzz.trial import call
 
 SECONDS = 2.0
 HINTS: list[Any] = [int, float, int | float, int | None, str, bool, tuple[int, ...], tuple[float, ...], float | str]
@@ -35,48 +33,41 @@ def read_back(read: Any, text: str) -> None:
 
 
 @fuzzed("texts", 0.5)
-@given(MEMBERS)
-def test_edits(text: str) -> None:
-    tried["texts"] += 1
-    assert call(lambda: read_back(grammar.parse_chain, text), SECONDS) == ""
+def test_edits(random: Random) -> None:
+    text = edits(random)
+    assert (call(lambda: read_back(grammar.parse_chain, text), SECONDS), text) == ("", text)
 
 
 @fuzzed("texts", 0.2)
-@given(MEMBERS)
-def test_stats(text: str) -> None:
-    tried["texts"] += 1
-    assert call(lambda: grammar.parse(STATS, text), SECONDS) == ""
+def test_stats(random: Random) -> None:
+    text = stat(random)
+    assert (call(lambda: grammar.parse(STATS, text), SECONDS), text) == ("", text)
 
 
 @fuzzed("texts", 0.1)
-@given(st.sampled_from(["layers", "heads", "roles", "names"]), VALUES, VALUES)
-def test_selections(field: str, text: str, other: str) -> None:
-    tried["texts"] += 1
-    assert call(lambda: grammar.parse_selection(field, f"{text}+{other}"), SECONDS) == ""
+def test_selections(random: Random) -> None:
+    text, field = f"{value(random)}+{value(random)}", random.choice(grammar.SELECT_FIELDS)
+    assert (call(lambda: grammar.parse_selection(field, text), SECONDS), text) == ("", text)
 
 
 @fuzzed("texts", 0.1)
-@given(VALUES, st.sampled_from(HINTS))
-def test_values(text: str, hint: Any) -> None:
+def test_values(random: Random) -> None:
     """A number that is read is the number that was written."""
-    tried["texts"] += 1
+    text, hint = value(random), random.choice(HINTS)
 
     def read() -> None:
-        value = grammar.convert(text, hint, "value")
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            assert value == type(value)(text), (text, value)
+        found = grammar.convert(text, hint, "value")
+        if isinstance(found, (int, float)) and not isinstance(found, bool):
+            assert found == type(found)(text), (text, found)
 
-    assert call(read, SECONDS) == ""
+    assert (call(read, SECONDS), text) == ("", text)
 
 
 @fuzzed("texts", 0.1)
-@given(st.sampled_from(list(TASKS)), st.lists(st.tuples(VALUES, VALUES).map("=".join), max_size=3), VALUES)
-def test_options(task: str, options: list[str], value: str) -> None:
-    tried["texts"] += 1
-    known = [f"{name}={value}" for name in TASKS[task].__dataclass_fields__]
-    place = len(value) % len(known)
-    assert call(lambda: grammar.parse_options([*options, known[place]], TASKS[task], "task"), SECONDS) == ""
-    assert call(lambda: grammar.parse_options([known[place]], TASKS[task], "task"), SECONDS) == ""
+def test_options(random: Random) -> None:
+    task = random.choice(list(TASKS))
+    texts = [option(random, task) for _ in range(random.randrange(3))]
+    assert (call(lambda: grammar.parse_options(texts, TASKS[task], "task"), SECONDS), texts) == ("", texts)
 
 
 def test_the_corpus_holds_what_was_found_before() -> None:
