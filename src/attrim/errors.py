@@ -13,6 +13,10 @@ LONGEST = 100
 class AttrimError(Exception):
     """Something a user can put right. The command line prints it as one sentence and exits with code 2."""
 
+    def __init__(self, sentence: object = "") -> None:
+        # The repr of a tensor or of another library's error goes over many lines.
+        super().__init__(" ".join(str(sentence).splitlines()))
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``did you mean ...?`` with the known name that is most like this one; empty when none is."""
@@ -29,7 +33,7 @@ def shorten(value: Any, write: Callable[[Any], str] = repr, most: int = 100) -> 
 
 def one_line(text: str, most: int = 300) -> str:
     """A message in one line that can be printed; from a longer one than ``most`` characters the middle is cut out."""
-    text = "".join(map(_printable, " ".join(text.split())))
+    text = "".join(map(_printable, " ".join(text.splitlines())))
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 2 - 3) :]}"
 
 
@@ -41,9 +45,10 @@ def _printable(letter: str) -> str:
 class UnknownName(AttrimError):
     """A name that no registry knows."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: Any, known: Iterable[str]) -> None:
         known = sorted(known)
-        hint = nearest(name[:LONGEST], known) or f"known are {shorten(', '.join(known) or 'none', str, most=150)}."
+        near = nearest(name[:LONGEST], known) if isinstance(name, str) else ""
+        hint = near or f"known are {shorten(', '.join(known) or 'none', str, most=150)}."
         super().__init__(f"There is no {kind} named {shorten(name)}; {hint}")
 
 

@@ -15,23 +15,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fuzz.scale import fuzzed
-from fuzz.trial import call
 from torch import nn
 
 import attrim
 from attrim.core.registry import EDITS, SCORES, STATS, STUDIES
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.tasks.base import load_task
+from fuzz.scale import fuzzed
+from fuzz.trial import call
 
 WRONG: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2**70, -(2**70), 0.5, -0.5, 1.5, float("nan"), float("inf"), 1j, "", "x", "0.5", "\0", b"x",
-    (), [], {}, set(), [None], ["x"], [[1], [2, 3]], {"x": 1}, {1: None}, object(), int, print, lambda: None, Ellipsis, range(3),
-    slice(3), np.float32(0.5), np.array([1.0, 2.0]), np.array("x"), np.zeros((0,)), np.datetime64("2020"), Path("nowhere"),
-    torch.tensor(0.5), torch.zeros(0), torch.zeros(3), torch.ones(2, 2), torch.ones(4, 5, 5), torch.full((4,), float("nan")),
-    torch.zeros(4, 8, 8), torch.tensor([True, False]), torch.zeros(3, dtype=torch.int64), torch.zeros(2, 2, device="meta"),
-    torch.zeros(2, dtype=torch.complex64), nn.Linear(2, 2), nn.Module(), attrim.Threshold, attrim.Threshold(0.1), attrim.Mean,
-    attrim.Select(), attrim.Select(heads=[(0, 1)]), ValueError("x"), (i for i in range(3)),
+    None, True, False, 0, 1, -1, 2**70, -(2**70), 0.5, -0.5, 1.5, float("nan"), float("inf"), 1j, "", "x", "0.5",
+    "\0", b"x", (), [], {}, set(), [None], ["x"], [[1], [2, 3]], {"x": 1}, {1: None}, object(), int, print, lambda:
+    None, Ellipsis, range(3), slice(3), np.float32(0.5), np.array([1.0, 2.0]), np.array("x"), np.zeros((0,)),
+    np.datetime64("2020"), Path("nowhere"), torch.tensor(0.5), torch.zeros(0), torch.zeros(3), torch.ones(2, 2),
+    torch.ones(4, 5, 5), torch.full((4,), float("nan")), torch.zeros(4, 8, 8), torch.tensor([True, False]),
+    torch.zeros(3, dtype=torch.int64), torch.zeros(2, 2, device="meta"), torch.zeros(2, dtype=torch.complex64),
+    nn.Linear(2, 2), nn.Module(), attrim.Threshold, attrim.Threshold(0.1), attrim.Mean, attrim.Select(),
+    attrim.Select(heads=[(0, 1)]), ValueError("x"), iter(()),
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..core.plan import Plan
-from ..core.site import Select, Site
+from ..core.site import Select, Site, require_select
 from ..edits.base import Edit
 from ..errors import SiteError, require_all
 from ..stats.base import Stat
@@ -49,8 +49,10 @@ def attach(
     edits, stats = list(edits), list(stats)
     require_all(edits, Edit, "an edit")
     require_all(stats, Stat, "a stat")
+    select = Select() if select is None else select
+    require_select(select)
     sites = map_of(model, example)
-    plans = _plans(sites.sites, edits, stats, select or Select())
+    plans = _plans(sites.sites, edits, stats, select)
     check_layers(sites.layers, plans)
     for site, plan in plans.items():
         for stat, heads in plan.stats:

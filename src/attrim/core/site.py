@@ -150,6 +150,12 @@ class Select:
         return cls(**fields)
 
 
+def require_select(select: Any) -> None:
+    """Refuse what is not a selection of heads."""
+    if not isinstance(select, Select):
+        raise ParameterError(f"A selection was expected, not {shorten(select)}; write attrim.Select(heads=[...]).")
+
+
 def _stands_for(where: int | str | None, site: Site) -> bool:
     """Whether the first entry of a pair means this site."""
     return where is None or where in (site.layer, site.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import numbers
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -427,6 +428,38 @@ def hints_of(kind: Any, include_extras: bool = False) -> dict[str, Any]:
             unknown[error.name] = _Unknown
 
 
+def check_fields(member: Any, kind: str) -> None:
+    """Refuse fields of a dataclass that do not hold what their type hints say.
+
+    Parameters
+    ----------
+    kind : what the member is, such as ``stat``.
+    """
+    hints = hints_of(type(member))
+    for item in dataclasses.fields(member):
+        if item.init and not _accepts(getattr(member, item.name), hints[item.name]):
+            what = f"field {item.name!r} of the {kind} {_name(type(member))!r}"
+            raise misfit(getattr(member, item.name), hints[item.name], what)
+
+
+def _accepts(value: Any, hint: Any) -> bool:
+    """Whether a hint has a place for a value; hints that say nothing have one for every value."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_accepts(value, option) for option in get_args(hint))
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in (int, float):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral if hint is int else numbers.Real):
+            return False
+        return value == value and (abs(value) < 2**63 or abs(value) == math.inf)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) in (tuple, Sequence):
+        entry = get_args(hint)[0]
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(_accepts(one, entry) for one in value)
+    return _fits(value, hint)
+
+
 def read_numbers(member: Any) -> None:
     """Turn the numbers of an edit that is being made into Python's own, which can be saved; refuse what is none."""
     hints = hints_of(type(member))
@@ -448,6 +481,8 @@ def _plain(value: Any, hint: Any, what: str) -> Any:
     others = [option for option in options if option not in (bool, int, float)]
     if getattr(value, "ndim", None) == 0 and not any(isinstance(o, type) and isinstance(value, o) for o in others):
         value = value.item()
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ParameterError(f"The {what} cannot be {shorten(value)}; that is too large.")
     if isinstance(value, (int, float)) or any(_fits(value, option) for option in options):
         return value
     raise misfit(value, hint, what)
@@ -498,6 +533,9 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
 
 def home_path(text: str | Path, what: str = "path") -> Path:
     """A path, with ``~`` as the user's home: in quotes, in ``--output=~/runs`` and in YAML no shell has replaced it."""
+    if not isinstance(text, (str, Path)):
+        raise ParameterError(f"The {what} must be a path, not {shorten(text)}.")
+    require_text(str(text), what)
     try:
         return Path(text).expanduser()
     except RuntimeError:

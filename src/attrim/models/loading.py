@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ..baking.model import baked_class, loadable, read_sidecar
 from ..core.processor import prepare_half_precision
-from ..errors import ArtefactError, DataError, UnknownName, shorten
+from ..core.text import home_path, require_text
+from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
 from . import sources, tiny
 from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
@@ -63,7 +64,7 @@ def load_model(
     gguf : a GGUF file in the folder or hub repository; the same as the name ``name/file.gguf``.
     """
     name = _packed(name, gguf)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UnknownName("model kind", kind, KINDS)
     model_class = getattr(transformers, KINDS[kind])
     place, number_type = _device(device), _dtype(dtype)
@@ -97,6 +98,7 @@ def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any
     ----------
     dtype : number type of the weights; ``auto`` is the one that they were saved with.
     """
+    folder = home_path(folder, "folder of a baked model")
     parts = read_sidecar(folder)
     uses_safetensors(str(folder), {})
     with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
@@ -168,6 +170,9 @@ def load_tokenizer(
 
 def _packed(name: str | Path, gguf: str | None) -> str:
     """The name of a model, or that of a GGUF file in it."""
+    if not isinstance(name, (str, Path)):
+        raise ParameterError(f"A model is loaded by its name or folder, not {shorten(name)}.")
+    require_text(str(name), "name of the model")
     return str(name) if gguf is None else f"{name}/{gguf}"
 
 
@@ -231,6 +236,8 @@ def _check_report(name: str, kind: str, model: Any, report: dict[str, Any], new_
 
 
 def _device(name: str) -> torch.device:
+    if not isinstance(name, (str, torch.device)):
+        raise ParameterError(f"The device must be a name such as cpu or cuda, not {shorten(name)}.")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -247,7 +254,7 @@ def _device(name: str) -> torch.device:
 
 
 def _dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         raise UnknownName("dtype", name, DTYPES)
     return DTYPES[name]
 

@@ -121,7 +121,7 @@ class Run:
     @classmethod
     def read(cls, folder: str | Path) -> Run:
         """Open an existing run by its folder alone, to look at it; another process may be writing to it."""
-        folder = Path(folder).expanduser()
+        folder = home_path(folder, "folder of a run")
         return cls(folder, _read_config(folder))
 
     def write(self, name: str, values: Mapping[str, Any]) -> Path:

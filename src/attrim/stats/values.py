@@ -49,6 +49,7 @@ class Values(SiteStat):
     bins: int = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.moment not in get_args(Moment):
             raise ParameterError(f"moment must be one of {', '.join(get_args(Moment))}, not {self.moment!r}.")
         if self.bins < 1 or not self.low < self.low + (self.high - self.low) / self.bins:

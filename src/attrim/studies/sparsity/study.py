@@ -87,6 +87,7 @@ class Sparsity(Study):
     """Folders of earlier runs of this command, to draw beside this one."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.row_bar < 1:
             raise ParameterError(f"The row bar must lie in [0, 1), not {self.row_bar}.")
         if not 0 <= self.target < 1:
