@@ -118,7 +118,8 @@ EDIT_CORPUS = (
 STAT_CORPUS = (
     "histogram", "histogram:rows=true", "mean", "moments", "majority", "extremes", "row-curves", "sample:count=2",
     "token-sparsity:bars=[0.05,0.5]", "token-table:2,bar=0.05", "values:layer_output",
-    "values:moment=query,low=-3,high=3", "values:moment=weights,bins=7", "row-distance:[threshold:0.1]", "row-distance:['threshold:0.1','gate:0']",
+    "values:moment=query,low=-3,high=3", "values:moment=weights,bins=7",
+    "row-distance:[threshold:0.1]", "row-distance:['threshold:0.1','gate:0']",
 )  # fmt: skip
 
 

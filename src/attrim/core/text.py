@@ -451,7 +451,8 @@ def _accepts(value: Any, hint: Any) -> bool:
     if hint in (int, float):
         if isinstance(value, bool) or not isinstance(value, numbers.Integral if hint is int else numbers.Real):
             return False
-        return value == value and (abs(value) < 2**63 or abs(value) == math.inf)
+        number: Any = value
+        return bool(number == number and (abs(number) < 2**63 or abs(number) == math.inf))
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) in (tuple, Sequence):
