@@ -15,7 +15,7 @@ import torch
 
 import attrim.evaluation
 import attrim.measurement
-import attrim.report.paper
+import attrim.report.drawing
 import attrim.stats.resume
 from attrim.commands.base import Command
 from attrim.commands.evaluate import Evaluate
@@ -124,7 +124,9 @@ def test_sparsity(squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     flags: dict[str, Any] = {"bars": (0.02, 0.05), "methods": ("linear-slog-clamped-midval", "lloyd-max"), "bits": (3,)}
     flags |= {"formats": ("png",), "parts": ("distances",), "option": ("paragraphs=6",), "limit": 8}
     shared = {"model": "tiny-bert", "task": "retrieval", "data": str(squad), **flags}
-    monkeypatch.setattr(attrim.report.paper, "save_all", lambda *_: [])  # the figures have their own tests
+    # The figures have their own tests.
+    monkeypatch.setattr(attrim.report.drawing, "WORTH", 10**6)
+    monkeypatch.setattr(attrim.report.drawing.Drawing, "finish", lambda *_: [])
     whole = results(command_of(Sparsity)(**shared, output=tmp_path / "whole"))
     evaluated = counted(monkeypatch)
     monkeypatch.setattr(attrim.measurement, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))

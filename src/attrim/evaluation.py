@@ -18,7 +18,7 @@ from .core.progress import track
 from .core.text import folders
 from .edits.base import Edit
 from .errors import DataError, ParameterError, shorten
-from .models.digests import attention_digests, tokenizer_digest
+from .models.digests import comparable_digests, tokenizer_digest
 from .models.loading import check_fit, longest_input
 from .runs.result import Result as Result
 from .runs.result import mcnemar, paired_bootstrap
@@ -199,7 +199,7 @@ def check_stats(texts: Iterable[str], model: nn.Module, tokenizer: Any = None) -
         for folder in folders(text):
             origin = Stats.origin_of(folder)
             remedy = f"so {text!r} does not fit this model: measure {folder!r} on it"
-            origin.require_same_source(attention_digests(model), known, remedy)
+            origin.require_same_source(comparable_digests(model), known, remedy)
 
 
 def check_evaluable(task: Task) -> None:

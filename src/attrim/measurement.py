@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from . import __version__
 from .attention.context import attach
 from .attention.discover import find_sites
-from .attention.session import active
+from .attention.session import active_sessions
 from .core.modes import in_mode, on_device
 from .core.progress import Bar, progress_bar
 from .core.site import Select, require_select
@@ -140,7 +140,7 @@ def _watch(
                 stat.begin(batch)
             with _explained(model, batch):
                 model(**batch)
-            real = real or active.get()[-1].saw_real()  # asked until the first real token only
+            real = real or active_sessions()[-1].saw_real()  # asked until the first real token only
             seen.add(batch)
             if checkpoint is not None:
                 checkpoint.passed(stats, seen.origin, seen.batches, now=interrupted())

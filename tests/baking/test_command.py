@@ -11,6 +11,8 @@ import torch
 import attrim
 from attrim.cli import main
 from attrim.models.loading import load_model, load_tokenizer
+from attrim.models.tiny import TINY
+from zoo import ZOO, Animal, batch
 
 TEXT = "A few words to measure.\nAnother line, which is longer than the first one.\n"
 
@@ -53,6 +55,61 @@ def test_bake_and_use(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "parameters" in shown
     assert "milliseconds" in shown
     assert str(folder) in shown.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_bake_every_built_in_model(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a user would: measure, bake, look at the result."""
+    folder, output = tmp_path / "mean", tmp_path / "smaller"
+    measured = ["measure", name, "--text", "A few words.", "More of them.", "--stats", "mean", "--output", str(folder)]
+    assert main([*measured, "--quiet"]) == 0
+    edit = f"constant:{folder},heads=0-1 then gate:0,heads=3"
+    words = ["bake", name, "--edit", edit, "--output", str(output), "--rounds", "1", "--even-if-slower", "--json"]
+    capsys.readouterr()
+    assert main(words) == 0, capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["after"]["flops"] < found["before"]["flops"]
+    assert main(["sites", str(output), "--json"]) == 0
+    assert {site["heads"] for site in json.loads(capsys.readouterr().out)["sites"]} == {1}
+
+
+def bakeable(animals: set[str]) -> list[Animal]:
+    return [animal for animal in ZOO if animal.name in animals]
+
+
+CONSTANTS = {
+    *("bert", "roberta", "electra", "distilbert", "albert", "modernbert", "gpt2", "bart", "marian", "vit", "clip"),
+    *("llama", "qwen3", "mistral", "gemma2", "gpt_oss", "t5", "deberta", "deberta_v2", "visual_bert", "lxmert"),
+}
+GATES_ONLY = {"mpt", "bloom", "xlnet"}
+
+
+def test_the_lists_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bake.md").read_text()
+    rows = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| ") and line.count("|") == 4]
+    named = {animal.name: [gate.strip()[:3], constant.strip()[:3]] for animal in ZOO for models, gate, constant in rows
+             if animal.name in models.replace(",", " ").split()}  # fmt: skip
+    assert {name for name, said in named.items() if said == ["yes", "yes"]} == CONSTANTS
+    assert {name for name, (gate, constant) in named.items() if (gate, constant[:2]) == ("yes", "no")} == GATES_ONLY
+
+
+@pytest.mark.parametrize("animal", bakeable(CONSTANTS | GATES_ONLY), ids=str)
+def test_bake_every_architecture_of_the_page(
+    animal: Animal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "source", tmp_path / "smaller"
+    model = animal.build()
+    model.save_pretrained(source)
+    edit = "gate:0,heads=3"
+    if animal.name in CONSTANTS:
+        attrim.measure(model, [batch(animal)], attrim.Mean()).save(tmp_path / "mean")
+        edit = f"constant:{tmp_path / 'mean'},heads=0 then {edit}"
+    words = ["bake", str(source), "--edit", edit, "--output", str(output), "--rounds", "1", "--even-if-slower"]
+    assert main([*words, "--json"]) == 0, capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["after"]["flops"] < found["before"]["flops"]
+    assert found["after"]["parameters"] < found["before"]["parameters"]
+    assert type(attrim.load(output)).__name__ == type(model).__name__
 
 
 def test_evaluate_a_model_without_any_attention_left(

@@ -203,3 +203,34 @@ def test_underneath_can_be_switched() -> None:
         fused = baked(**inputs).logits
         baked.set_attn_implementation("eager")
         torch.testing.assert_close(baked(**inputs).logits[0], fused[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "left"),
+    [
+        ("tiny-bert", attrim.Gate(0, select=attrim.Select(layers=[0])), [("encoder", 1)]),
+        ("tiny-bert", attrim.Constant(torch.rand(4, 8, 8), select=attrim.Select(layers=[0])), [("encoder", 1)]),
+        ("tiny-gpt2", attrim.Gate(0, select=attrim.Select(layers=[0])), [("decoder", 1)]),
+        (
+            "tiny-bart",
+            attrim.Gate(0, select=attrim.Select(layers=[0])),
+            [("encoder", 1), ("decoder", 1), ("cross", 1)],
+        ),
+        (
+            "tiny-bart",
+            attrim.Gate(0, select=attrim.Select(layers=[0], roles=["decoder"])),
+            [("encoder", 0), ("encoder", 1), ("cross", 0), ("decoder", 1), ("cross", 1)],
+        ),
+    ],
+)
+def test_layers_keep_their_numbers_where_others_lost_all_heads(
+    name: str, edit: attrim.Edit, left: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    model = attrim.load_model(name)
+    before = {site.name: (site.role, site.layer) for site in attrim.sites(model)}
+    baked = attrim.bake(model, edit)
+    baked.save_pretrained(tmp_path)
+    for one in (baked, attrim.load(tmp_path)):
+        found = {site.name: (site.role, site.layer) for site in attrim.sites(one)}
+        assert sorted(found.values()) == sorted(left)
+        assert all(before[site] == place for site, place in found.items())

@@ -16,6 +16,7 @@ from attrim.edits import Constant, Edit, Gate
 from attrim.errors import ArtefactError
 from attrim.models.loading import load_model
 from baked_models import ANIMALS, POSITIONS, baked_of, edits_for, noise
+from damage import files_up_to, reseal
 from watching import output_of
 from zoo import batch
 
@@ -126,10 +127,83 @@ def test_a_damaged_sidecar_is_one_sentence(change: Any, message: str, tmp_path: 
     _, baked = baked_of("bert")
     baked.save_pretrained(tmp_path)
     sidecar = tmp_path / "baked.json"
-    sidecar.write_text(change(sidecar.read_text()))
+    text = change(sidecar.read_text())
+    sidecar.write_text(text)
+    if text.startswith("{") and text.endswith("}"):  # with a digest that fits: what is behind the digest holds, too
+        reseal(sidecar, lambda index: index)
     with pytest.raises(ArtefactError, match=message) as error:
         attrim.load(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "baked.json"])
+def test_a_flipped_bit_is_refused(name: str, tmp_path: Path) -> None:
+    """Flipped bits in the weights were accepted, and wrong types in config.json ended in tracebacks."""
+    _, baked = baked_of("bert")
+    baked.save_pretrained(tmp_path)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[-9] ^= 1
+    (tmp_path / name).write_bytes(content)
+    for load in (attrim.load, load_model):
+        with pytest.raises(ArtefactError, match=r"changed since it was saved; bake|cannot be read"):
+            load(tmp_path)
+
+
+def test_a_wrong_type_behind_the_digest(tmp_path: Path) -> None:
+    _, baked = baked_of("bert")
+    baked.save_pretrained(tmp_path)
+    reseal(tmp_path / "baked.json", lambda index: index["layers"][0]["sites"][0].update(role=1))
+    with pytest.raises(ArtefactError, match=r"'role' cannot be read: 1 is not str"):
+        attrim.load(tmp_path)
+
+
+def test_weights_that_were_added_are_not_read(tmp_path: Path) -> None:
+    """transformers prefers the one file to the parts that were saved."""
+    _, baked = baked_of("bert")
+    baked.save_pretrained(tmp_path, max_shard_size="20KB")
+    attrim.load(tmp_path)
+    baked.save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    with pytest.raises(ArtefactError, match=r"model\.safetensors is not part of what was saved"):
+        attrim.load(tmp_path)
+
+
+def test_saving_again_in_another_shape_and_beside_other_files(tmp_path: Path) -> None:
+    _, baked = baked_of("bert")
+    baked.save_pretrained(tmp_path, max_shard_size="20KB")
+    (tmp_path / "README.md").write_text("mine")
+    baked.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("model-*"))
+    assert (tmp_path / "README.md").read_text() == "mine"
+    inputs = batch(ANIMALS["bert"], (7, 4))
+    with torch.no_grad():
+        assert torch.equal(output_of(baked(**inputs)), output_of(attrim.load(tmp_path)(**inputs)))
+
+
+def test_a_full_disk_leaves_the_old_model(tmp_path: Path) -> None:
+    """Files cannot grow beyond a limit that the system enforces."""
+    _, baked = baked_of("bert")
+    baked.save_pretrained(tmp_path / "old")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    with files_up_to(5_000):
+        for folder in (tmp_path / "old", tmp_path / "new"):
+            with pytest.raises(ArtefactError, match="no room left"):
+                baked.save_pretrained(folder)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_links_and_devices(tmp_path: Path) -> None:
+    _, baked = baked_of("bert")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "dangling").symlink_to(tmp_path / "there")
+    for place in (tmp_path / "loop", Path("/dev/null"), Path("/proc/attrim")):
+        with pytest.raises(ArtefactError, match="cannot be"):
+            baked.save_pretrained(place)
+    baked.save_pretrained(tmp_path / "dangling")
+    attrim.load(tmp_path / "there")
+    baked.save_pretrained(tmp_path / "dangling")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "loop", "there"]
 
 
 def test_what_is_no_baked_folder(tmp_path: Path) -> None:

@@ -96,6 +96,12 @@ def test_released_oddities_at_higher_bits() -> None:
     close(quantised(Quantize("linear-slinear", 4, as_coded=True), [0.5]), [0.533333])
 
 
+def test_released_levels_lift_zeros_only_where_they_are_fewer_than_half() -> None:
+    edit = Quantize("uniform-slog-mean", 2, as_coded=True)
+    close(quantised(edit, [0.5, 0.3, 0.15, 0.05, *[0.0] * 6]), [0.15, 0.15, 0.15, 0.025, *[0.0] * 6])
+    close(quantised(edit, [0.5, 0.3, 0.15, 0.05, 0.0]), [0.15, 0.15, 0.15, 0.025, 0.025])
+
+
 def test_released_levels_by_population_are_exact_in_float64() -> None:
     ranked = sorted(number / 7 for number in W if number / 7 > 1e-3)
     numbers = [number / 7 for number in W]

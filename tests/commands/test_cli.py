@@ -126,7 +126,7 @@ def test_sites_prints_a_row_for_each_site(capsys: pytest.CaptureFixture[str]) ->
     assert outcome.data["heads"] == 24
     assert main(["sites", "tiny-t5", "--select-roles", "cross", "--select-heads", "1/3"]) == 0
     printed = capsys.readouterr().out
-    assert "1 sites, 1 heads" in printed
+    assert "1 site, 1 head" in printed
 
 
 def test_evaluate_prints_what_it_returns(squad: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,13 +209,18 @@ def test_a_finished_run_is_not_repeated(squad: Path, tmp_path: Path, monkeypatch
     assert command.run().data["results"] == first
 
 
-def test_interrupt_ends_with_130(squad: Path) -> None:
+def test_interrupt_ends_with_130(squad: Path, tmp_path: Path) -> None:
     words = ["evaluate", MODEL, "--task", "retrieval", "--data", str(squad), "--option", "paragraphs=6", "--limit", "6"]
     words += [word for share in range(1, 3000) for word in ("--edit", f"random-drop:0.5,seed={share}")]
+    words += ["--output", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "attrim", *words, "--quiet"], stderr=subprocess.PIPE, text=True, env=os.environ.copy()
     )
-    time.sleep(8)  # long enough to be at work
+    started = time.monotonic()
+    while not list(tmp_path.glob("evaluate-*/arrays/*.safetensors")):  # at work as soon as it stores something
+        assert process.poll() is None
+        assert time.monotonic() - started < 120
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -82,18 +82,18 @@ def test_same_looks_into_arrays_and_containers(first: Any, second: Any, equal: b
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"name": 3}, "'name' cannot be read: 3 is not str"),
-        ({"name": "x", "count": "3"}, "'3' is not int"),
-        ({"name": "x", "count": True}, "True is not int"),
+        ({"name": 3}, "'name' cannot be read: 3 is not a text"),
+        ({"name": "x", "count": "3"}, "'3' is not a whole number"),
+        ({"name": "x", "count": True}, "True is not a whole number"),
         ({"name": "x", "look": "bald"}, "'bald'"),
-        ({"name": "x", "inner": {"number": []}}, "is not Inner or NoneType"),
+        ({"name": "x", "inner": {"number": []}}, "is not Inner or None"),
         ({"name": "x", "table": {"a": [{"number": None}]}}, "'table', 'a', entry 0, 'number'"),
         ({"name": "x", "pair": ["a"]}, "1 entries, not 2"),
         ({"name": "x", "cache": 3}, "no field 'cache'"),
         ({"nam": "x"}, "no field 'nam'"),
         ({}, "name"),
         (["x"], "is not Outer"),
-        ({"name": "x" * 500, "count": "y" * 500}, r"\.\.\. is not int"),
+        ({"name": "x" * 500, "count": "y" * 500}, r"\.\.\. is not a whole number"),
     ],
 )
 def test_what_does_not_fit_is_refused(value: Any, words: str) -> None:

@@ -3,11 +3,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from attrim.attention.context import attach
 from attrim.core.call import Call
 from attrim.core.plan import Plan
 from attrim.core.site import Select, Site
 from attrim.edits.gate import Gate, gate
 from attrim.errors import ParameterError, ShapeError, SiteError
+from attrim.stats.histogram import Histogram
+from attrim.stats.rowfacts import RowCurves
+from attrim.stats.zero_count import ZeroCount
+from zoo import ZOO, batch
 
 WEIGHTS = torch.softmax(torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)), -1)
 
@@ -91,3 +96,16 @@ def test_per_example_factors_work_on_some_heads() -> None:
     after = Plan([(Gate({"plain": by_example}), (1,))]).edited(WEIGHTS, call)
     assert torch.equal(after[:, 1], WEIGHTS[:, 1] * by_example[:, 1, None, None])
     assert torch.equal(after[:, [0, 2]], WEIGHTS[:, [0, 2]])
+
+
+def test_negative_factors_make_no_zeros() -> None:
+    animal = next(animal for animal in ZOO if animal.name == "bert")
+    model, zeros, histogram, curves = animal.build(), ZeroCount(), Histogram(), RowCurves()
+    with torch.no_grad(), attach(model, [Gate(-1.0)], [zeros, histogram, curves]):
+        model(**batch(animal))
+    assert (zeros.zeros, int(histogram.zeros.sum())) == (0, 0)
+    assert zeros.total == int(histogram.total.sum())
+    with torch.no_grad(), attach(model, stats=[plain := RowCurves()]):
+        model(**batch(animal))
+    first = next(iter(plain.records))  # later sites get other inputs
+    assert torch.equal(curves.of(first).tensors["counts"], plain.of(first).tensors["counts"])

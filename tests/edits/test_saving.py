@@ -24,7 +24,7 @@ from attrim.edits import (
     save_edits,
 )
 from attrim.errors import ArtefactError, ParameterError
-from attrim.runs import artefact as artefacts
+from damage import reseal
 
 
 @pytest.fixture
@@ -107,12 +107,12 @@ def test_saving_again_replaces_and_leaves_nothing_behind(saved) -> None:
     assert len(list(saved.iterdir())) == 2
 
 
-@pytest.mark.parametrize("failing", ["replace_tensors", "_digest", "replace_file"])
+@pytest.mark.parametrize("failing", ["files.replace_tensors", "files.file_digest", "artefact.replace_file"])
 def test_a_failed_save_keeps_the_old_edits(saved, monkeypatch, failing: str) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artefacts, failing, fail)
+    monkeypatch.setattr(f"attrim.runs.{failing}", fail)
     with pytest.raises(ArtefactError, match="No space left on device"):
         save_edits(Gate(torch.zeros(3)), saved)
     monkeypatch.undo()
@@ -172,8 +172,16 @@ def test_damaged_tensors(saved, damage: str) -> None:
 )
 def test_json_that_does_not_fit(saved, change, message: str) -> None:
     path = saved / "edits.json"
-    index = json.loads(path.read_text())
-    change(index)
-    path.write_text(json.dumps(index))
+    reseal(path, lambda index: [change(index), index][1])
     with pytest.raises(ArtefactError, match=message):
+        load_edits(saved)
+
+
+def test_a_selection_that_was_changed_by_hand(saved) -> None:
+    """It was not noticed when only the tensors had a digest."""
+    path = saved / "edits.json"
+    index = json.loads(path.read_text())
+    index["edits"][0]["select"]["heads"] = [[None, 1]]
+    path.write_text(json.dumps(index))
+    with pytest.raises(ArtefactError, match=r"edits\.json has changed since it was saved"):
         load_edits(saved)

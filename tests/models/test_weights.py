@@ -202,3 +202,20 @@ def test_a_hub_model_with_nothing_else(saved, weights, tmp_path, hostile):
         assert f"{SHARDS[1]} asks to call posix.system" in done.stdout.splitlines()[0]
     else:
         assert done.stdout.split() == ["32", "32"]
+
+
+@pytest.mark.parametrize("name", ["adapter_model.bin", "../other.safetensors", "/etc/x.safetensors", 3, ["a"]])
+def test_a_configuration_names_nothing_but_safetensors_beside_it(saved, weights, name):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"transformers_weights": name}))
+    with pytest.raises(ArtefactError, match="not a safetensors file beside it"):
+        load_model(saved, "sequence-classification")
+
+
+def test_an_index_that_the_configuration_names_is_checked(saved, weights):
+    """transformers would unpickle whatever such an index names."""
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"transformers_weights": "my.safetensors.index.json"}))
+    write_index(saved, {"classifier.weight": "pytorch_model.bin"}, "my.safetensors")
+    with pytest.raises(ArtefactError, match=r"names 'pytorch_model\.bin', which is not a \.safetensors file"):
+        load_model(saved, "sequence-classification")

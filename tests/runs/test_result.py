@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attrim.errors import DataError
-from attrim.runs.result import Columns, mcnemar, paired_bootstrap
+from attrim.runs.result import Columns, Result, mcnemar, paired_bootstrap, results_table, same_answers
 
 
 def mean(columns: Columns) -> NDArray[np.float64]:
@@ -98,3 +98,20 @@ def test_refuses_what_does_not_match():
         paired_bootstrap(mean, {"hit": np.ones(3)}, {"hit": np.ones(3)}, level=95)
     with pytest.raises(DataError, match="same examples"):
         mcnemar([True], [True, False])
+
+
+def answered(*answers: float) -> Result:
+    numbers = np.array(answers)
+    return Result({"accuracy": 50.0}, 0.0, {"prediction": numbers, "label": np.zeros(len(numbers))}, numbers, numbers)
+
+
+def test_one_answer_to_everything_is_remarked_on():
+    results = {"unedited": answered(0, 1, 1), "gate:0": answered(1, 1, 1), "few": answered(0, 0)}
+    caption = results_table(results, "tiny-bert on glue/sst2", {"gate:0": "attention off"}).caption
+    assert "The same answer to every example: attention off (always 1), few (always 0)." in caption
+    assert same_answers({"one": [answered(1)], "other": [answered(0, 1)]}) == ""
+    assert same_answers({"a": [answered(1, 1), answered(0, 1)]}) == ""  # another seed answers differently
+    many = {str(number): [answered(number, number)] for number in range(6)}
+    assert same_answers(many).endswith("3 (always 3) and 2 more.")
+    without = Result({"top-1": 1.0}, 0.0, {"hit": np.zeros(3)}, np.zeros(3), np.zeros(3))
+    assert same_answers({"unedited": [without]}) == ""

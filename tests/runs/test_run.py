@@ -20,7 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attrim.errors import ArtefactError
+from attrim.runs.files import replace_folder
 from attrim.runs.run import Run, config_hash
+from attrim.stats.bundle import Stats
 
 CONFIG = {"model": "tiny-bert", "task": {"name": "glue/sst2", "limit": 5}, "seed": 1}
 
@@ -273,3 +275,162 @@ def test_a_writer_in_the_way_is_named(tmp_path):
         other.close()
         fill(run, "one")
         assert run.settings() == ["one"]
+
+
+def change_row(folder: Path, statement: str) -> None:
+    with sqlite3.connect(folder / "results.sqlite") as database:
+        assert database.execute(statement).rowcount == 1
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE metrics SET value = 99.0 WHERE setting = 'one' AND metric = 'accuracy'",
+        "UPDATE metrics SET metric = 'f1' WHERE setting = 'one' AND metric = 'accuracy'",
+        "UPDATE metrics SET value = 'much' WHERE setting = 'one' AND metric = 'accuracy'",
+        "UPDATE predictions SET value = -value WHERE setting = 'one' AND name = 'prediction' AND example = 1",
+        "UPDATE predictions SET value = 1.0 WHERE setting = 'one' AND name = 'prediction' AND example = 1",
+        "UPDATE predictions SET value = x'00' WHERE setting = 'one' AND name = 'prediction' AND example = 1",
+        "DELETE FROM predictions WHERE setting = 'one' AND name = 'prediction' AND example = 3",
+        """UPDATE settings SET fields = '{"edits": ["two"]}' WHERE name = 'one'""",
+        "UPDATE settings SET fields = 3 WHERE name = 'one'",
+        "UPDATE settings SET place = 5 WHERE name = 'one'",
+        "UPDATE settings SET digest = 'x' WHERE name = 'one'",
+    ],
+)
+def test_a_row_that_was_changed_is_refused_by_name(tmp_path, statement):
+    """Changed numbers in the database were shown as if they had been measured."""
+    with Run.open(tmp_path, CONFIG) as run:
+        fill(run, "one", 56.25)
+        fill(run, "two")
+        folder = run.folder
+    change_row(folder, statement)
+    with Run.read(folder) as run:
+        for read in (run.fields, run.predictions, lambda _: run.metrics()):
+            with pytest.raises(ArtefactError, match=r"'one' in .* has changed since|database of .* cannot be read"):
+                read("one")
+        assert run.fields("two") == {"edits": ["two"]}
+
+
+def test_arrays_that_were_changed_are_refused(tmp_path):
+    with Run.open(tmp_path, CONFIG) as run:
+        path = run.save_arrays("x", {"x": torch.arange(4.0)})
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 0x80  # the sign of a number
+        path.write_bytes(content)
+        with pytest.raises(ArtefactError, match=r"'x' in .* is missing or damaged \(.* has changed since"):
+            run.load_arrays("x")
+        run.save_arrays("x", {"x": torch.zeros(2)})
+        assert len(list((run.folder / "arrays").iterdir())) == 1
+        change_row(run.folder, "UPDATE arrays SET file = '../config.json' WHERE name = 'x'")
+        with pytest.raises(ArtefactError, match=r"'x' in .* is missing or damaged"):
+            run.load_arrays("x")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", b"[]", "is not dict"),
+        ("config.json", b"[" * 100_000, "nested"),
+        ("config.json", b"\xff", "UTF-8"),
+        ("config.json", b'{"model": "other"}', "another configuration|changed since the run began"),
+        ("versions.json", b"3", "is not list"),
+        ("versions.json", b'[{"torch": 3}]', "is not str"),
+        ("versions.json", b"[" * 100_000, "nested"),
+    ],
+)
+def test_files_of_a_run_that_are_damaged(tmp_path, name, content, words):
+    with Run.open(tmp_path, CONFIG) as run:
+        folder = run.folder
+    (folder / name).write_bytes(content)
+    with pytest.raises(ArtefactError, match=words):
+        Run.open(tmp_path, CONFIG)
+    if name == "config.json":
+        with pytest.raises(ArtefactError, match=words):
+            Run.read(folder)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(ArtefactError, match="is a folder"):
+        Run.open(tmp_path, CONFIG)
+
+
+def test_a_run_of_an_older_attrim(tmp_path):
+    with Run.open(tmp_path, CONFIG) as run:
+        folder = run.folder
+        run._connection().execute("PRAGMA user_version = 0")
+    with pytest.raises(ArtefactError, match=r"have format 0, not 2, so another attrim wrote them; move the folder"):
+        Run.read(folder)
+
+
+HOLD = """
+import sys
+from attrim.runs.run import Run
+with Run.open(sys.argv[1], {"a": 1}):
+    print("open", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_two_processes_in_one_run(tmp_path):
+    """The second one is told so; readers are not in the way, and the lock ends with a process that is killed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        assert process.stdout.readline() == "open\n"
+        [folder] = tmp_path.iterdir()
+        with pytest.raises(ArtefactError, match=rf"Another process is writing to {folder}; wait .* another folder"):
+            Run.open(tmp_path, {"a": 1})
+        with Run.open(tmp_path, {"a": 2}), Run.read(folder) as run:
+            assert run.settings() == []
+        assert subprocess.run(command, env={**environment, "RANK": "1"}, input="\n", text=True).returncode == 0
+        process.kill()
+    with Run.open(tmp_path, {"a": 1}) as first, Run.open(tmp_path, {"a": 1}) as second:
+        fill(first, "one")
+        fill(second, "two")
+        assert first.settings() == second.settings() == ["one", "two"]
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        assert process.communicate("\n")[0] == "open\n"
+
+
+def test_two_processes_save_to_one_folder(tmp_path):
+    """Stats of two processes: always one or the other, never a mixture or a missing file."""
+    script = """
+import sys, torch
+from attrim.stats import Mean
+from attrim.stats.bundle import Stats, save_stats
+stat = Mean()
+stat.update(torch.full((1, 1, 2, 2), float(sys.argv[2])))
+for _ in range(60):
+    save_stats([stat], sys.argv[1])
+
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "stats"), value], env=environment)
+        for value in ("0.5", "0.25")
+    ]
+    assert [process.wait() for process in running] == [0, 0]
+    Stats.load(tmp_path / "stats")
+    assert len(list((tmp_path / "stats").iterdir())) == 2
+
+
+def test_folders_that_are_replaced_have_parts_of_their_own(tmp_path):
+    target = tmp_path / "folder"
+
+    def other(part: Path) -> None:
+        (part / "file").write_text("other")
+
+    def write(part: Path) -> None:
+        (part / "file").write_text("mine")
+        replace_folder(target, other)  # as another process may
+        assert (part / "file").read_text() == "mine"
+
+    (tmp_path / ".attrim-0.part" / "folder").mkdir(parents=True)  # of a process that was killed
+    replace_folder(target, write)
+    assert (target / "file").read_text() == "mine"
+    with pytest.raises(ZeroDivisionError):
+        replace_folder(target, lambda part: 1 / 0)
+    assert (target / "file").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from attrim.errors import ArtefactError, AttrimError
 from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.bundle import INDEX, Stats, load_stats, save_stats
 from attrim.stats.origin import Fingerprint, Origin
-from attrim.stats.spread import Extremes
+from damage import reseal
 
 ORIGIN = Origin("bert", "abc", Select(layers=[0]), ("Threshold(0.1)",), Fingerprint(2, f"{7:032x}"), "0.1.0")
 
@@ -52,8 +53,8 @@ def test_saving_again_replaces_and_leaves_no_files_behind(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        ("replace_file", OSError(28, "No space left on device")),
-        ("replace_tensors", SafetensorError("I/O error: No space left on device (os error 28)")),
+        ("artefact.replace_file", OSError(28, "No space left on device")),
+        ("files.replace_tensors", SafetensorError("I/O error: No space left on device (os error 28)")),
     ],
 )
 def test_a_failed_save_keeps_the_old_stats(
@@ -64,7 +65,7 @@ def test_a_failed_save_keeps_the_old_stats(
     def full(path: Path, content: object) -> None:
         raise error
 
-    monkeypatch.setattr(f"attrim.runs.artefact.{step}", full)
+    monkeypatch.setattr(f"attrim.runs.{step}", full)
     with pytest.raises(ArtefactError, match="No space left"):
         measured(1).save(tmp_path)
     monkeypatch.undo()
@@ -95,16 +96,6 @@ def test_a_stat_is_found_by_its_class() -> None:
         AttrimError, match=r"2 stats of the class Histogram; .*'Histogram' .*'Histogram-2' .*'rows': True"
     ):
         stats[Histogram]
-
-
-def test_stats_that_were_saved_under_a_former_name_are_read(tmp_path: Path) -> None:
-    stat = Extremes()
-    stat.update(torch.softmax(torch.randn(1, 2, 4, 4), -1))
-    save_stats([stat], tmp_path)
-    index = json.loads((tmp_path / INDEX).read_text())
-    index["stats"][0]["name"] = "features"
-    (tmp_path / INDEX).write_text(json.dumps(index))
-    assert torch.equal(Stats.load(tmp_path)[Extremes].mean("maximum"), stat.mean("maximum"))
 
 
 def test_merge_adds_the_data_up() -> None:
@@ -165,10 +156,35 @@ def test_damaged_index(tmp_path: Path, content: str) -> None:
 
 def test_an_index_with_changed_fields(tmp_path: Path) -> None:
     measured().save(tmp_path)
-    index = json.loads((tmp_path / INDEX).read_text())
-    index["stats"][0]["fields"]["options"]["colour"] = "red"
-    (tmp_path / INDEX).write_text(json.dumps(index))
+    reseal(tmp_path / INDEX, lambda index: index["stats"][0]["fields"]["options"].update(colour="red"))
     with pytest.raises(ArtefactError, match="colour"):
+        Stats.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: index["stats"][0]["fields"]["sites"][0].update(layer=1),
+        lambda index: index["stats"][0]["fields"]["sites"][0].update(watched=[0, 2, 1]),
+        lambda index: index["stats"][3]["fields"]["options"].update(count=3),
+        lambda index: index["origin"]["selection"].update(layers=[1]),
+        lambda index: index["stats"].reverse(),
+    ],
+)
+def test_an_index_that_was_changed_by_hand(tmp_path: Path, change: Any) -> None:
+    """None of these was noticed when only the tensors had a digest."""
+    measured().save(tmp_path)
+    index = json.loads((tmp_path / INDEX).read_text())
+    change(index)
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ArtefactError, match=r"stats\.json has changed since it was saved"):
+        Stats.load(tmp_path)
+
+
+def test_stats_of_an_older_attrim(tmp_path: Path) -> None:
+    measured().save(tmp_path)
+    reseal(tmp_path / INDEX, lambda index: index.update(format=1))
+    with pytest.raises(ArtefactError, match=r"format 1, not 2, so another attrim wrote them; .*measure again"):
         Stats.load(tmp_path)
 
 

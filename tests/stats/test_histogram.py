@@ -157,3 +157,14 @@ def test_nan_is_refused_inside_and_ignored_outside_the_valid_cells() -> None:
 def test_nothing_watched_is_an_error() -> None:
     with pytest.raises(DataError, match="watched nothing"):
         _ = Histogram().total
+
+
+def test_negative_weights_are_not_zeros() -> None:
+    """``gate:-1`` turns the signs; what is zero stays what is zero."""
+    weights = torch.tensor([0.0, 0.25, 0.75, 0.0, 1e-6, 1.0]).view(1, 1, 2, 3)
+    plain, turned = Histogram(rows=True), Histogram(rows=True)
+    plain.update(weights)
+    turned.update(-weights)
+    assert turned.zeros.tolist() == [[2]]
+    for name, tensor in plain.records["plain"].tensors.items():
+        assert torch.equal(turned.records["plain"].tensors[name], tensor), name

@@ -154,3 +154,41 @@ def test_overflow_is_refused() -> None:
     mean.records["plain"].tensors["examples"].fill_(MOST_EXAMPLES)
     with pytest.raises(DataError, match="smaller parts"):
         mean.update(weights)
+
+
+def test_overflow_is_refused_when_parts_are_merged() -> None:
+    """Beyond 2^27 examples the sums of a cell whose weight is always 1 would wrap around."""
+    parts = []
+    for _ in range(2):
+        parts.append(Mean())
+        parts[-1].update(torch.full((1, 1, 1, 1), 1.0))
+        parts[-1].records["plain"].tensors["examples"].fill_(MOST_EXAMPLES)
+        parts[-1].records["plain"].tensors["sums"].fill_(MOST_EXAMPLES << 36)
+    before = parts[0].sums("plain").clone()
+    with pytest.raises(DataError, match="smaller parts"):
+        parts[0].merge(parts[1])
+    assert torch.equal(parts[0].sums("plain"), before)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_overflow_by_enlarged_weights_is_refused(sign: int) -> None:
+    mean = Mean()
+    mean.update(torch.full((1, 1, 1, 1), sign * 2.0**25))
+    mean.update(torch.full((1, 1, 1, 1), sign * 2.0**25))
+    with pytest.raises(DataError, match="smaller parts"):
+        mean.update(torch.full((1, 1, 1, 1), sign * 2.0**25))
+    with pytest.raises(DataError, match="smaller parts"):
+        Mean().update(torch.full((1, 1, 1, 1), sign * 2.0**60))
+    one, other = Mean(), Mean()
+    one.update(torch.full((1, 1, 1, 1), sign * 2.0**25))
+    other.update(torch.full((1, 1, 1, 1), sign * (2.0**25 + 8)))
+    with pytest.raises(DataError, match="smaller parts"):
+        one.merge(other)
+
+
+def test_the_step_of_the_sums_is_documented() -> None:
+    """Weights of less than half a step are lost, as the docstring says."""
+    mean = Mean()
+    mean.update(torch.tensor([2.0**-38, 2.0**-36, 1.0]).view(1, 1, 1, 3))
+    assert mean.matrix("plain").flatten().tolist() == [0.0, 2.0**-36, 1.0]
+    assert "2^-36" in str(Mean.__doc__)

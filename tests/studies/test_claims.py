@@ -8,7 +8,7 @@ import pytest
 from attrim.evaluation import UNEDITED
 from attrim.runs.result import Interval, Result
 from attrim.studies.findings import Setting
-from attrim.studies.sparsity.claims import claims, judge, relative_loss, renormalising
+from attrim.studies.sparsity.claims import FEWEST, claims, examples_needed, judge, relative_loss, renormalising
 
 LOG = "quantize:linear-slog-clamped-midval,bits=3"
 SETTINGS = [
@@ -56,7 +56,7 @@ def test_a_score_that_controls_do_not_change_is_called_so() -> None:
 
 def test_an_interval_across_the_bar_decides_nothing() -> None:
     zeros, _ = claims(SETTINGS, results(threshold=result(79.6, 0.79, (-0.9, 0.1))), "accuracy", False)
-    assert zeros.verdict == "undecided"
+    assert zeros.verdict == "open"
 
 
 def test_no_change_in_few_examples_confirms_nothing() -> None:
@@ -65,14 +65,66 @@ def test_no_change_in_few_examples_confirms_nothing() -> None:
         name: result(80.0, one.zero_share, (0.0, 0.0) if one.changes else None, 50) for name, one in results().items()
     }
     zeros, _ = claims(SETTINGS, few, "accuracy", False)
-    assert zeros.verdict == "undecided"
+    assert zeros.verdict == "open"
     assert zeros.loss is not None
     assert zeros.loss.high == pytest.approx(100 / 80 * 100 * (1 - 0.05 ** (1 / 50)))
 
 
-def test_what_was_not_tried_is_undecided() -> None:
+def few(examples: int, change: tuple[float, float] = (3.0, 3.0)) -> dict[str, Result]:
+    """Perplexities of a few examples: bootstrap intervals without any width."""
+    return {
+        name: result(83.0 if one.changes else 80.0, one.zero_share, change if one.changes else None, examples)
+        for name, one in results().items()
+    }
+
+
+@pytest.mark.parametrize("smaller_is_better", [True, False])
+@pytest.mark.parametrize("examples", [1, 2, 3, FEWEST - 1])
+@pytest.mark.parametrize("change", [(3.0, 3.0), (-3.0, -3.0), (0.0, 0.0)])
+def test_few_examples_decide_nothing_in_either_direction(
+    change: tuple[float, float], examples: int, smaller_is_better: bool
+) -> None:
+    for claim in claims(SETTINGS, few(examples, change), "accuracy", smaller_is_better):
+        assert claim.verdict == "open"
+        assert claim.examples == examples
+        assert claim.needed is not None
+        assert claim.needed >= FEWEST
+        assert f"at least {claim.needed} are needed" in claim.sentence
+        assert "interval" not in claim.sentence
+        assert ("1 example is too few" if examples == 1 else f"{examples} examples are too few") in claim.sentence
+
+
+def test_more_examples_decide_in_both_directions() -> None:
+    refuted, _ = claims(SETTINGS, few(FEWEST), "accuracy", smaller_is_better=True)
+    assert (refuted.verdict, refuted.needed) == ("refuted", None)
+    confirmed, _ = claims(SETTINGS, few(FEWEST, (-4.0, -3.0)), "accuracy", smaller_is_better=True)
+    assert (confirmed.verdict, confirmed.needed) == ("confirmed", None)
+
+
+def test_how_many_examples_would_decide() -> None:
+    # Half of the interval is 1 and the bar 0.5 away, so it must be half as wide: four times the examples.
+    assert examples_needed(Interval(0.5, -0.5, 1.5), 200, None) == 800
+    assert examples_needed(Interval(1.5, 0.5, 2.5), 200, None) == 800
+    assert examples_needed(Interval(1.0, 0.5, 1.5), 200, None) is None
+    # No change at all, but 1 % of a score of 80 is 0.8 % of the examples: three over that, by the rule of three.
+    assert examples_needed(Interval(0.0, 0.0, 1.5), 200, 80.0) == 380
+    zeros, _ = claims(SETTINGS, results(threshold=result(79.6, 0.79, (-0.9, 0.1))), "accuracy", False)
+    assert zeros.needed is not None
+    assert f"; about {zeros.needed} examples would decide; dropping" in zeros.sentence
+
+
+def test_few_examples_say_nothing_about_renormalising() -> None:
+    found = {name: result(one.metrics["accuracy"], 0.5, (0.0, 1.0) if one.changes else None, 3)
+             for name, one in forms((80.0, 76.0, 40.0), (80.0, 79.0, 50.0)).items()}  # fmt: skip
+    judged = renormalising(FORMS, found, differences((1.0, 1.0), (2.0, 4.0), (8.0, 12.0)), "accuracy", False)
+    assert judged is not None
+    assert judged.verdict == "open"
+    assert "3 examples are too few" in judged.sentence
+
+
+def test_what_was_not_tried_is_open() -> None:
     zeros, log = claims(SETTINGS[1:2], results(), "accuracy", False)
-    assert zeros.verdict == log.verdict == "undecided"
+    assert zeros.verdict == log.verdict == "open"
     assert "no threshold that was tried" in zeros.sentence
     assert "not tried with 3 bits" in log.sentence
 
@@ -89,7 +141,7 @@ def test_smaller_is_better_turns_the_sign() -> None:
 
 def test_a_score_that_is_not_positive_has_no_relative_loss() -> None:
     assert relative_loss(result(1.0, 0.8, (0.0, 2.0)), result(0.0), "accuracy", smaller_is_better=False) is None
-    assert judge(None) == "undecided"
+    assert judge(None) == "open"
 
 
 FORMS = [

@@ -47,7 +47,7 @@ def test_settings_share_what_does_not_depend_on_the_order() -> None:
         ({"orders": ("xyz",)}, UnknownName, "known are divergence, gradient, lambdas, random"),
         ({"lambda_rate": -1.0}, ParameterError, "learning rate of lambdas must be a number above 0, not -1.0"),
         ({"order_epochs": 0}, ParameterError, "epochs of an order must be a number above 0, not 0"),
-        ({"epochs": "many"}, ArtefactError, "field 'epochs' of the study constant cannot be read: 'many' is not float"),
+        ({"epochs": "many"}, ParameterError, "field 'epochs' of the study constant: 'many' is not a number"),
         ({"seeds": ()}, ParameterError, "at least one"),
         ({"seeds": (1, 1)}, ParameterError, "different"),
         ({"budgets": ()}, ParameterError, "budget"),
@@ -103,6 +103,7 @@ def test_a_single_seed_has_no_interval_and_no_change_is_said_so() -> None:
     assert "accuracy is 50.00, equal to the probe on the unedited model;" in said(50.0)[1]
     assert "10.0 % worse than the probe on" in said(45.0)[1]
     assert "10.0 % better than the probe on" in said(55.0)[1]
+    assert "accuracy is 50.01, within 0.1 % of the probe on" in said(50.01)[1]
     assert str(relative_drop([50.0], [50.0], -1.0)) == "+0.00"
 
 

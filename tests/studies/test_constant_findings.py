@@ -65,7 +65,7 @@ def averages(tmp_path_factory: pytest.TempPathFactory) -> Stats:
 )
 def test_findings_are_read_back_as_they_were(averages, tmp_path_factory, rows, scores, epochs, outputs) -> None:
     with Run.open(tmp_path_factory.mktemp("runs"), {"study": "constant"}, name="constant") as opened:
-        averages.save(opened.folder / "stats" / "averages-even")
+        averages.save(opened.folder / "averages")
         columns = {"correct": np.arange(len(outputs), dtype=np.float64)}
         made = Result({"accuracy": 1.0}, 0.5, columns, np.array(outputs), np.zeros(len(outputs)))
         made.store(opened, "probe/0/seed-0")
@@ -76,7 +76,7 @@ def test_findings_are_read_back_as_they_were(averages, tmp_path_factory, rows, s
             model="tiny-bert",
             task="glue/sst2",
             metric="accuracy",
-            averages=AverageAttention((Stats.load(opened.folder / "stats" / "averages-even"),), 24),
+            averages=AverageAttention(Stats.load(opened.folder / "averages"), {"a": (0.5, float("nan"))}),
             orders=scores,
             rows=rows,
             results={"probe/0": (result,)},

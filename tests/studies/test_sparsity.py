@@ -213,6 +213,20 @@ def test_a_wrong_row_bar_is_refused_in_python_too(squad: Path, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+def test_python_may_give_what_a_flag_would() -> None:
+    """A list for a tuple and a whole number for a float are the same study; what no flag could be is refused."""
+    assert Sparsity(bars=[1, 0.1], methods=[], compare=["earlier"]) == Sparsity(
+        bars=(1.0, 0.1), methods=(), compare=(Path("earlier"),)
+    )
+    for wrong, message in (
+        ({"bars": ["x"]}, "'bars'.*'x' is not a number"),
+        ({"relative_to": "two"}, "'relative_to'.*'two' is not one of 'one', 'uniform'"),
+        ({"edit": "uniform"}, "'edit'.*'uniform' is not a list"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            Sparsity(**wrong)
+
+
 def test_a_task_with_a_head_of_its_own_loads_it(tmp_path: Path) -> None:
     """The bench loads the model with the head and the labels that the task needs, as attrim evaluate does."""
     folder = tmp_path / "MNLI"

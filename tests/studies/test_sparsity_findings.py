@@ -56,7 +56,12 @@ def made_results(draw: st.DrawFn, name: str) -> Result:
     return Result(
         metrics={"top-1": draw(st.floats(0, 100)), "top-5": draw(st.floats(0, 100))},
         zero_share=draw(st.floats(0, 1)),
-        columns={"rank": np.array(draw(st.lists(st.floats(1, 9), min_size=size, max_size=size)))},
+        columns={
+            name: np.array(draw(st.lists(st.floats(1, 9, width=16), min_size=size, max_size=size)), dtype=dtype)
+            for name, dtype in draw(
+                st.dictionaries(texts, st.sampled_from(["<f4", "<f8", "<i8", "|b1"]), min_size=1)
+            ).items()
+        },
         outputs=np.array(draw(st.lists(st.floats(-1, 1, width=32), min_size=size, max_size=size)), dtype=np.float32),
         labels=np.arange(size, dtype=np.float64),
         changes={"top-1": draw(st.builds(Interval, *[st.floats(-9, 9)] * 3))} if name != "unedited" else {},

@@ -151,6 +151,25 @@ def test_short_texts_can_be_left_out(texts):
     assert len(result.columns["loss"]) == 2
     with pytest.raises(DataError, match="too short"):
         list(load_task("masked-lm", data=texts, min_tokens=1000).batches(TOKENIZER))
+    with pytest.raises(DataError, match="too short"):
+        list(load_task("masked-lm", data=texts, min_tokens=1000, limit=2).batches(TOKENIZER))
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_limit_counts_texts_that_are_used(tmp_path, seed):
+    """Every other text is too short for the option; six of the limit must still be six."""
+    file = tmp_path / "text.txt"
+    file.write_text(
+        "\n".join(f"A line of many letters, number {place}." if place % 2 else "short" for place in range(60))
+    )
+    task = load_task("masked-lm", data=str(file), min_tokens=10, limit=6, seed=seed)
+    used = {int(label) for batch in task.batches(TOKENIZER) for label in batch.labels}
+    assert len(used) == 6
+    everything = load_task("masked-lm", data=str(file), min_tokens=10, limit=1000, seed=seed)
+    assert len({int(label) for batch in everything.batches(TOKENIZER) for label in batch.labels}) == 30
+    model = task.load_model("tiny-bert")
+    trained = sum(len(inputs["input_ids"]) for inputs in task.train_batches(TOKENIZER, model))
+    assert trained == 6
 
 
 @pytest.mark.parametrize(("name", "model"), [("masked-lm", "tiny-bert"), ("causal-lm", "tiny-llama")])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 from torch import nn
@@ -12,15 +14,50 @@ from torch import nn
 from ..core.plan import Plan
 from ..core.site import Select, Site, require_select
 from ..edits.base import Edit
-from ..errors import SiteError, require_all
+from ..errors import ParameterError, SiteError, require_all
 from ..stats.base import Stat
-from . import install
 from .discover import map_of
-from .layers import check_layers, touches_layers
-from .session import Session, active
+from .install import installed
+from .layers import check_layers
+from .session import Session
 
 
-@contextlib.contextmanager
+class Context(AbstractContextManager[list[Site]], contextlib.ContextDecorator):
+    """What :func:`attach` and :func:`edit` return: can be entered again after it was left, and decorates functions.
+
+    Parameters
+    ----------
+    make : gives a new context manager, for each time that this one is entered.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[list[Site]]]) -> None:
+        self._make = make
+        self._running: AbstractContextManager[list[Site]] | None = None
+
+    def __enter__(self) -> list[Site]:
+        if self._running is not None:
+            raise ParameterError("This context is active already; make another one with attrim.edit(...).")
+        running = self._make()
+        sites = running.__enter__()
+        self._running = running
+        return sites
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        running, self._running = self._running, None
+        if running is None:
+            raise ParameterError("This context is not active; enter it before leaving it.")
+        return running.__exit__(kind, error, traceback)
+
+    def _recreate_cm(self) -> Context:
+        """One for each call of a decorated function, so that it may call itself, in several threads too."""
+        return Context(self._make)
+
+
 def attach(
     model: nn.Module,
     edits: Iterable[Edit] = (),
@@ -29,7 +66,7 @@ def attach(
     example: Any = None,
     strict: bool = True,
     fast: bool = False,
-) -> Iterator[list[Site]]:
+) -> Context:
     """Edit and watch a model's attention while the context is active; afterwards the model is as before.
 
     Parameters
@@ -42,11 +79,20 @@ def attach(
     strict : raise when a chosen site did not fire.
     fast : let the fused kernels feed the stats; the model then returns no attention weights.
 
-    Yields
-    ------
-    the sites that are edited or watched.
+    Returns
+    -------
+    a context manager that gives the sites that are edited or watched.
     """
-    edits, stats = list(edits), list(stats)
+    return Context(
+        functools.partial(_attached, model, list(edits), list(stats), select or Select(), example, strict, fast)
+    )
+
+
+@contextlib.contextmanager
+def _attached(
+    model: nn.Module, edits: list[Edit], stats: list[Stat], select: Select, example: Any, strict: bool, fast: bool
+) -> Iterator[list[Site]]:
+    """One time that a context is active; the arguments are those of :func:`attach`."""
     require_all(edits, Edit, "an edit")
     require_all(stats, Stat, "a stat")
     select = Select() if select is None else select
@@ -58,23 +104,19 @@ def attach(
         for stat, heads in plan.stats:
             stat.prepare(site, heads)
     session = Session(sites, plans, fast)
-    modules = sites.wrapped(layers=any(touches_layers(plan) for plan in plans.values()))
-    install.switch(sites.configs)
-    install.wrap(modules)
-    token = active.set((*active.get(), session))
-    try:
-        yield [site for site in sites.sites if site in plans]
-    finally:
-        active.reset(token)
-        install.unwrap(modules)
-        install.switch_back(sites.configs)
+    with installed(session):
+        session.enter()
+        try:
+            yield [site for site in sites.sites if site in plans]
+        finally:
+            session.leave()
     if strict:
         _check_fired(session)
 
 
 def edit(
     model: nn.Module, *edits: Edit, select: Select | None = None, example: Any = None, strict: bool = True
-) -> AbstractContextManager[list[Site]]:
+) -> Context:
     """A context in which the model computes with the edits; see :func:`attach`.
 
     Examples

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 
-from ..core.modes import in_mode
+from ..core.modes import in_mode, weights_missing
 from ..core.processor import prepare_for
 from ..core.site import Site
 from ..errors import AttrimError, SiteError, require_model
@@ -21,22 +23,27 @@ from .architectures import Facts, facts, has_two_stacks, is_vision, role_of
 from .example import make_example, run_example
 from .layers import layers_of
 from .recorder import Event, Recorder
-from .session import active
+from .session import only
 
 _FUSED_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 @dataclass
 class Map:
-    """A model's attention: its sites, and which module's which call each of them is."""
+    """A model's attention: its sites, and which module's which call each of them is.
+
+    Modules are referred to weakly, by themselves: a map must not keep its model alive, and the address of a module that
+    was freed may soon be that of another.
+    """
 
     root_reference: weakref.ReferenceType[nn.Module]
+    layout: tuple[weakref.ReferenceType[nn.Module], ...]
     sites: list[Site]
-    events: dict[int, list[Site | None]]
-    modules: frozenset[int]
-    layers: dict[int, list[Site]]
-    softmax_modules: set[int]
-    fused_layers: set[int]
+    events: WeakKeyDictionary[nn.Module, list[Site | None]]
+    modules: WeakSet[nn.Module]
+    layers: WeakKeyDictionary[nn.Module, list[Site]]
+    softmax_modules: WeakSet[nn.Module]
+    fused_layers: WeakSet[nn.Module]
     configs: list[Any]
     facts: Facts
 
@@ -45,16 +52,29 @@ class Map:
         """The model itself."""
         return self.root_reference()
 
+    def fits(self, model: nn.Module) -> bool:
+        """Whether the model still consists of the modules that it had in the dry run."""
+        modules = list(model.modules())
+        return len(modules) == len(self.layout) and all(
+            known() is module for known, module in zip(self.layout, modules, strict=True)
+        )
+
     def wrapped(self, layers: bool) -> list[nn.Module]:
         """The modules whose forward is wrapped while a context is active (that of layers only when they matter)."""
         root = self.root
         assert root is not None
-        wanted = self.softmax_modules | self.fused_layers | {id(root)} | (self.layers.keys() if layers else set())
-        return [module for module in root.modules() if id(module) in wanted]
+        return [
+            module
+            for module in root.modules()
+            if module is root
+            or module in self.softmax_modules
+            or module in self.fused_layers
+            or (layers and module in self.layers)
+        ]
 
 
-_dry_runs = threading.Lock()
-_maps: weakref.WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], Map]] = weakref.WeakKeyDictionary()
+_dry_runs = threading.RLock()  # a model may enter a context of its own while it runs
+_maps: WeakKeyDictionary[nn.Module, Map] = WeakKeyDictionary()
 
 
 def find_sites(model: nn.Module, example: Any = None) -> list[Site]:
@@ -76,19 +96,30 @@ def find_sites(model: nn.Module, example: Any = None) -> list[Site]:
 def map_of(model: nn.Module, example: Any = None) -> Map:
     """The map of a model's attention, from a dry run that is remembered until the model's modules change.
 
-    A module that wraps a model and has it as ``attention_root`` stands for that model, so that sites keep their names.
+    A module that wraps a model stands for that model (:func:`root_of`), so that sites keep their names.
     """
     require_model(model)
-    model = getattr(model, "attention_root", model)
+    model = root_of(model)
+    if weights_missing(model):
+        raise SiteError(
+            f"The weights of {type(model).__name__} are on the meta device, which holds no numbers; load the model "
+            "with from_pretrained first."
+        )
     prepare_for(model)
-    layout = tuple(id(module) for module in model.modules())
     with _dry_runs:
         known = _maps.get(model)
-        if known is not None and known[0] == layout and example is None:
-            return known[1]
-        found = _dry_run(model, example)
-        _maps[model] = (layout, found)
+        if known is not None and example is None and known.fits(model):
+            return known
+        found = _maps[model] = _dry_run(model, example)
         return found
+
+
+def root_of(model: nn.Module) -> nn.Module:
+    """The model whose attention is meant: that inside of a model of PEFT, and what has it as ``attention_root``."""
+    if type(model).__module__.partition(".")[0] == "peft" and hasattr(model, "get_base_model"):
+        model = model.get_base_model()  # type: ignore[operator]  # torch types every attribute as a tensor or module
+    root: nn.Module = getattr(model, "attention_root", model)
+    return root
 
 
 def _dry_run(model: nn.Module, example: Any) -> Map:
@@ -102,10 +133,10 @@ def _dry_run(model: nn.Module, example: Any) -> Map:
     recorder = Recorder()
     with _everything_quiet(model), _module_stack(model, recorder.stack):
         inputs = make_example(model) if example is None else example
-        token = active.set(())  # outer contexts neither edit nor watch the dry run
         install.switch(configs)
         try:
-            with recorder, torch.inference_mode():
+            # Outer contexts neither edit nor watch the dry run.
+            with only(), recorder, torch.inference_mode():
                 run_example(model, inputs)
         except AttrimError:
             raise
@@ -113,7 +144,6 @@ def _dry_run(model: nn.Module, example: Any) -> Map:
             raise SiteError(_cannot_run(model, example, error)) from error
         finally:
             install.switch_back(configs)
-            active.reset(token)
     return _make_map(model, recorder.events, configs, row)
 
 
@@ -161,13 +191,23 @@ def _module_stack(model: nn.Module, stack: list[nn.Module]) -> Iterator[None]:
             handle.remove()
 
 
+def _baked_sites(model: nn.Module) -> dict[str, Site]:
+    """The sites that were baked, as they were before, by name: layers keep their numbers where others are gone."""
+    return {
+        ".".join(filter(None, (prefix, site.name))): site
+        for prefix, module in model.named_modules()
+        for layer in getattr(module, "attrim_layers", ())
+        for site in layer.sites
+    }
+
+
 def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Facts) -> Map:
-    names = {id(module): name for name, module in model.named_modules()}
+    names = {module: name for name, module in model.named_modules()}
     reached = [event for event in events if event.attention]
     for event in reached:
         if event.route.startswith("layout"):
             raise SiteError(
-                f"The scores of {names.get(id(event.module), '?')} have the {event.route}, which does not show "
+                f"The scores of {names.get(event.module, '?')} have the {event.route}, which does not show "
                 f"{event.heads} heads; this architecture is not reachable yet."
             )
     # A baked model may have no head left that attends.
@@ -176,31 +216,45 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
             f"No attention was seen in {type(model).__name__}: it neither calls the attention interface nor takes a "
             "softmax over keys that multiplies values; if it does on other inputs, pass example=."
         )
-    towers = len({is_vision(names.get(id(event.module), "")) for event in reached}) == 2
+    towers = len({is_vision(names.get(event.module, "")) for event in reached}) == 2
     config = getattr(model, "config", None)
     two_stacks = getattr(config, "is_encoder_decoder", None)
     if two_stacks is None:  # a plain module's paths are all there is to go by
-        two_stacks = has_two_stacks(names.get(id(event.module), "") for event in reached)
+        two_stacks = has_two_stacks(names.get(event.module, "") for event in reached)
     sites: list[Site] = []
-    calls: dict[int, list[Site | None]] = {}
+    calls: WeakKeyDictionary[nn.Module, list[Site | None]] = WeakKeyDictionary()
+    baked = _baked_sites(model)
     layers: dict[str, int] = {}
     for event in events:
-        identity = id(event.module)
-        mine = calls.setdefault(identity, [])
+        mine = calls.setdefault(event.module, [])
         if not event.attention:
             mine.append(None)
             continue
         call = sum(site is not None for site in mine)
-        name = names.get(identity, "") + (f"#{call}" if call else "")
+        name = names.get(event.module, "") + (f"#{call}" if call else "")
         # A single stack may pool its keys (CvT, SegFormer); only two sequences make cross-attention.
         cross = event.queries != event.keys and (two_stacks or config is None)
         role = role_of(name, row, cross=cross, causal=event.causal, towers=towers, two_stacks=two_stacks)
-        layer = layers.get(role, 0)
-        layers[role] = layer + 1
-        site = Site(name, role, layer, event.heads, call, event.route)
+        if name in baked:
+            role, layer = baked[name].role, baked[name].layer
+        else:
+            taken = {other.layer for other in baked.values() if other.role == role}
+            layer = next(number for number in itertools.count(layers.get(role, 0)) if number not in taken)
+            layers[role] = layer + 1
+        backbone = str(getattr(model, "base_model_prefix", ""))
+        site = Site(name, role, layer, event.heads, call, event.route, backbone)
         mine.append(site)
         sites.append(site)
-    softmax = {id(event.module) for event in events if event.route == "softmax"}
-    fused = {id(module) for module in model.modules() if isinstance(module, _FUSED_LAYERS)}
-    modules = frozenset(id(module) for module in model.modules())
-    return Map(weakref.ref(model), sites, calls, modules, layers_of(model, sites), softmax, fused, configs, row)
+    modules = list(model.modules())
+    return Map(
+        root_reference=weakref.ref(model),
+        layout=tuple(weakref.ref(module) for module in modules),
+        sites=sites,
+        events=calls,
+        modules=WeakSet(modules),
+        layers=layers_of(model, sites),
+        softmax_modules=WeakSet(event.module for event in events if event.route == "softmax"),
+        fused_layers=WeakSet(module for module in modules if isinstance(module, _FUSED_LAYERS)),
+        configs=configs,
+        facts=row,
+    )

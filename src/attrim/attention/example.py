@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core.modes import device_of
+
 TEXT, TARGET = 6, 4  # different lengths, so that cross-attention shows
 
 
@@ -40,7 +42,7 @@ def make_example(model: nn.Module) -> dict[str, Any]:
     if not getattr(config, "is_encoder_decoder", False):
         example.pop("decoder_input_ids", None)
     inputs: dict[str, Any] = {
-        name: value.to(parameter.device, parameter.dtype if value.is_floating_point() else None)
+        name: value.to(device_of(model), parameter.dtype if value.is_floating_point() else None)
         for name, value in example.items()
     }
     if "use_cache" in wanted:

@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..errors import SiteError
-from .layers import layer_session, run_layer
-from .session import active
+from .layers import layer_session, run_layer, touches_layers
+from .session import Session, active_sessions, only
 from .softmax import run_private
 
 NAME = "attrim"  # must not contain "flash", "sdpa" or "flex_attention", which transformers looks for in names
 
-_lock = threading.Lock()
+# Garbage collection may leave a forgotten context in the thread that is just entering another one.
+_lock = threading.RLock()
+# The entries keep what they are about alive, so that no other object gets its id meanwhile.
 _configs: dict[int, list[Any]] = {}  # id -> [configuration, implementation before, how many contexts]
-_modules: dict[int, list[Any]] = {}  # id -> [module, own forward attribute before or None, how many contexts]
+_modules: dict[tuple[int, str], list[Any]] = {}  # id, attribute -> [module, its own one before, how many contexts]
+
+FORWARD = "forward"
+CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps it, in each module that uses it
+
+
+class Switched(str):
+    """Our name as the implementation of a configuration; a copy of the configuration gets the implementation before.
+
+    Parameters
+    ----------
+    before : the implementation that the configuration names when no context is active.
+    """
+
+    before: str | None
+
+    def __new__(cls, before: str | None) -> Switched:  # noqa: D102
+        name = super().__new__(cls, NAME)
+        name.before = before
+        return name
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> str | None:
+        return self.before
+
+    def __reduce__(self) -> Any:
+        return copy.copy, (self.before,)
 
 
 def switch(configs: Iterable[Any]) -> None:
     """Let the configurations choose our attention function."""
     with _lock:
         for config in configs:
-            entry = _configs.setdefault(id(config), [config, config._attn_implementation_internal, 0])
-            entry[2] += 1
-            config._attn_implementation_internal = NAME
+            key, current = id(config), config._attn_implementation_internal
+            # No call between look-up and change, in which garbage collection could run.
+            if key in _configs:
+                _configs[key][2] += 1
+            else:
+                _configs[key] = [config, current, 1]
+                config._attn_implementation_internal = Switched(current)
 
 
 def switch_back(configs: Iterable[Any]) -> None:
@@ -42,35 +76,57 @@ def switch_back(configs: Iterable[Any]) -> None:
 
 def before(config: Any) -> str | None:
     """The implementation that a configuration names when no context is active."""
-    entry = _configs.get(id(config))
-    return entry[1] if entry else config._attn_implementation_internal
+    name: str | None = config._attn_implementation_internal
+    return name.before if isinstance(name, Switched) else name
 
 
-def wrap(modules: Iterable[nn.Module]) -> None:
-    """Let :func:`run` stand before the forward of each module."""
+def switched() -> int:
+    """How many configurations and modules are not as they were, because a context is active."""
+    return len(_configs) + len(_modules)
+
+
+@contextlib.contextmanager
+def installed(session: Session) -> Iterator[None]:
+    """Everything that lets the attention of a session's model come to attrim, in place."""
+    found = session.map
+    assert found.root is not None
+    modules = found.wrapped(layers=any(touches_layers(plan) for plan in session.plans.values()))
+    switch(found.configs)
+    try:
+        with replaced(FORWARD, modules, Wrapped), replaced(CHECKPOINT, _checkpointing(found.root), Remembering):
+            yield
+    finally:
+        switch_back(found.configs)
+
+
+@contextlib.contextmanager
+def replaced(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Module, Any], Any]) -> Iterator[None]:
+    """An attribute of the modules replaced by what ``make(module, attribute)`` gives; the last context puts it back."""
     with _lock:
         for module in modules:
-            entry = _modules.get(id(module))
-            if entry is None:
-                own = module.__dict__.get("forward")
-                _modules[id(module)] = [module, own, 1]
-                module.__dict__["forward"] = Wrapped(module, module.forward)
+            key = id(module), attribute
+            if key in _modules:
+                _modules[key][2] += 1
             else:
-                entry[2] += 1
+                _modules[key] = [module, module.__dict__.get(attribute), 1]
+                module.__dict__[attribute] = make(module, getattr(module, attribute))
+    try:
+        yield
+    finally:
+        with _lock:
+            for module in modules:
+                _put_back(module, attribute)
 
 
-def unwrap(modules: Iterable[nn.Module]) -> None:
-    """Undo one :func:`wrap`; the last one leaves the module as it was."""
-    with _lock:
-        for module in modules:
-            entry = _modules[id(module)]
-            entry[2] -= 1
-            if entry[2] == 0:
-                if entry[1] is None:
-                    del module.__dict__["forward"]
-                else:
-                    module.__dict__["forward"] = entry[1]
-                del _modules[id(module)]
+def _put_back(module: nn.Module, attribute: str) -> None:
+    entry = _modules[id(module), attribute]
+    entry[2] -= 1
+    if entry[2] == 0:
+        if entry[1] is None:
+            del module.__dict__[attribute]
+        else:
+            module.__dict__[attribute] = entry[1]
+        del _modules[id(module), attribute]
 
 
 class Wrapped:
@@ -87,19 +143,77 @@ class Wrapped:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module that is made inside of the context computes with its own weights, unedited."""
-        own = _modules[id(self.module)][1]
-        return type(self.module).forward.__get__(memo[id(self.module)]) if own is None else own
+        own = _modules[id(self.module), FORWARD][1]
+        return type(self.module).forward.__get__(memo[id(self.module)]) if own is None else copy.deepcopy(own, memo)
 
     def __reduce__(self) -> Any:
         raise SiteError("A model inside of attrim.edit cannot be pickled; leave the context first.")
 
+    @property
+    def __code__(self) -> Any:
+        """Asked for by ``torch.export``, which does not see what a context adds to the model's own code."""
+        raise SiteError(
+            "A model inside of attrim.edit cannot be exported with torch.export; export the model that attrim.bake "
+            "returns, or leave the context first."
+        )
+
 
 def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward of a wrapped module: a whole model, a layer, a module with a private softmax, or several."""
-    for session in active.get():
+    checkpointing: list[nn.Module] = []
+    for session in active_sessions():
         if session.map.root is module:
             session.start_pass()
+            checkpointing = _checkpointing(module)  # again, because it may have been enabled inside of the context
     layer = layer_session(module)
-    if layer is not None:
-        return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
-    return run_private(module, forward, args, kwargs)
+    with replaced(CHECKPOINT, checkpointing, Remembering):
+        if layer is not None:
+            return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
+        return run_private(module, forward, args, kwargs)
+
+
+def _checkpointing(model: nn.Module) -> list[nn.Module]:
+    """The modules that run parts of the model again in the backward pass instead of keeping what they computed."""
+    if not (model.training and torch.is_grad_enabled()):
+        return []
+    return [module for module in model.modules() if CHECKPOINT in module.__dict__]
+
+
+class Remembering:
+    """What stands in place of a checkpoint function: what runs again in the backward pass is edited again.
+
+    The backward pass may come after the context was left.
+    """
+
+    def __init__(self, module: nn.Module, checkpoint: Callable[..., Any]) -> None:
+        self.module, self.checkpoint = module, checkpoint
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the function under the checkpoint function."""
+        sessions = active_sessions()
+        return self.checkpoint(Again(function, sessions) if sessions else function, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(_modules[id(self.module), CHECKPOINT][1], memo)
+
+
+class Again:
+    """A function that runs as it is the first time, and later as it did then: with the sessions that were active."""
+
+    def __init__(self, function: Callable[..., Any], sessions: Sequence[Session]) -> None:
+        self.function = function
+        self.sessions = [session.repeated() for session in sessions]
+        self.models = [session.map.root for session in sessions]  # a loss does not keep its model alive
+        self.ran = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function."""
+        if not self.ran:
+            self.ran = True
+            return self.function(*args, **kwargs)
+        with contextlib.ExitStack() as stack:
+            sessions = [session.repeated() for session in self.sessions]
+            for session in sessions:
+                stack.enter_context(installed(session))
+            stack.enter_context(only(*sessions))
+            return self.function(*args, **kwargs)

@@ -89,7 +89,11 @@ def _attend(
     firing = Firing(module)
     if firing.site is not None:
         mask = MaskFacts.of(
-            attention_mask, shape, query.device, padding_sees_itself=firing.architecture.padding_sees_itself
+            attention_mask,
+            shape,
+            query.device,
+            padding_sees_itself=firing.architecture.padding_sees_itself,
+            era=firing.era,
         )
         call = firing.call(mask, query=query, key=key, value=value)
     if firing.idle:

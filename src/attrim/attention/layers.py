@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,29 +15,29 @@ from ..core.plan import Plan
 from ..core.site import Site
 from ..errors import SiteError
 from .masks import Stream
-from .session import Session, active
+from .session import Session, active_sessions
 
 
-def layers_of(model: nn.Module, sites: Sequence[Site]) -> dict[int, list[Site]]:
-    """The self-attention sites of every layer module, by the module's id, in the order of their calls.
+def layers_of(model: nn.Module, sites: Sequence[Site]) -> WeakKeyDictionary[nn.Module, list[Site]]:
+    """The self-attention sites of every layer module, in the order of their calls.
 
     A layer is the outermost member of a list of modules on the way from the model to the attention. Members that hold
     the self-attention of several streams (LXMERT's cross layers) are left out, because their inputs and outputs do not
     say which stream each tensor belongs to.
     """
-    found: dict[int, list[Site]] = {}
+    found: dict[nn.Module, list[Site]] = {}
     for site in sites:
         query, key = site.streams
         parts = site.path.split(".")
         for end in range(1, len(parts) + 1):
             parent = model.get_submodule(".".join(parts[: end - 1]))
             if query == key and isinstance(parent, (nn.ModuleList, nn.Sequential)):
-                found.setdefault(id(model.get_submodule(".".join(parts[:end]))), []).append(site)
+                found.setdefault(model.get_submodule(".".join(parts[:end])), []).append(site)
                 break
-    return {identity: own for identity, own in found.items() if len({site.role for site in own}) == 1}
+    return WeakKeyDictionary({layer: own for layer, own in found.items() if len({site.role for site in own}) == 1})
 
 
-def check_layers(layers: dict[int, list[Site]], plans: dict[Site, Plan]) -> None:
+def check_layers(layers: Mapping[nn.Module, list[Site]], plans: dict[Site, Plan]) -> None:
     """Refuse edits and stats of hidden states that would find no layer to act on."""
     known = {site for own in layers.values() for site in own}
     touched = [site for site, plan in plans.items() if touches_layers(plan)]
@@ -74,7 +75,7 @@ def run_layer(
 def layer_session(module: nn.Module) -> tuple[Session, Site] | None:
     """The innermost active session that edits or watches hidden states at this layer, and the layer's site."""
     chosen: tuple[Session, Site] | None = None
-    for session in active.get():
+    for session in active_sessions():
         site = session.next_layer(module)
         if site is None or not touches_layers(session.plans.get(site, Plan())):
             continue

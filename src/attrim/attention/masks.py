@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.call import Call
 from ..core.site import Site
+from ..errors import SiteError
 from ..kernels.blocks import Edges, find_edges
 
 # Cells whose score is below this bar are forbidden. Masks add the dtype's minimum, -inf, -1e30, -65500 or, at the
@@ -23,7 +24,7 @@ FORBIDDEN = -5000.0
 token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", default=None)
 
 # Both forget a mask when the mask itself is freed, which is usually the end of the forward pass.
-_facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how it was read, MaskFacts)
+_facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how and in which pass it was read, MaskFacts)
 _offsets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> slots of the first query and of the first key
 _patterns: deque[Tensor] = deque(maxlen=8)  # patterns seen before, so that equal ones are the same tensor
 
@@ -72,6 +73,7 @@ class MaskFacts:
         causal: bool = False,
         padding_sees_itself: bool = False,
         one_is_real: bool = False,
+        era: object = None,
     ) -> MaskFacts:
         """The facts of a mask, cached until the mask is freed or changed in place.
 
@@ -81,17 +83,20 @@ class MaskFacts:
         shape : numbers of queries and keys.
         causal : without a mask, query i may attend to keys up to i.
         one_is_real : the mask is 1 for allowed cells and 0 for forbidden ones, whatever its dtype.
+        era : stands for the forward pass that is running. Tensors that are made in inference mode do not count their
+            changes, so their facts are cached for one pass, in which no model changes its mask; None for any pass.
         """
         if mask is None:
             return _without_mask(shape, device, causal, padding_sees_itself)
         reading = shape, padding_sees_itself, one_is_real, version_of(mask)
         known = _facts.get(mask)
-        if known is None or known[0] != reading:
+        changed = known is not None and mask.is_inference() and era not in (None, known[1])
+        if known is None or known[0] != reading or changed:
             with torch.inference_mode(False):
                 allowed = allowed_by(mask.bool() if one_is_real else mask, shape, device)
             facts = cls(allowed, offsets=_offsets.get(mask), padding_sees_itself=padding_sees_itself)
-            known = _facts[mask] = reading, facts
-        return known[1]
+            known = _facts[mask] = reading, era, facts
+        return known[2]
 
     # Facts may outlive the pass that asked for them first, so none is an inference tensor, which no later pass with
     # gradients could use.
@@ -178,6 +183,11 @@ def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device
         return torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
     # Detached, because a view would keep the mask alive for as long as its facts are cached.
     mask = mask.detach()[..., :keys]
+    if mask.shape[-1] not in (1, keys):
+        raise SiteError(
+            f"The attention mask is about {mask.shape[-1]} keys but there are {keys}, as with prefix tuning; "
+            "pass an attention_mask to the model, which is then extended to all keys."
+        )
     allowed = mask if mask.dtype == torch.bool else mask > FORBIDDEN
     return allowed.expand(*allowed.shape[:2], queries, keys)
 

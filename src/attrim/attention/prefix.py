@@ -14,7 +14,7 @@ from torch import nn
 
 from ..core.site import Site
 from ..edits.base import Edit
-from .discover import map_of
+from .discover import map_of, root_of
 
 
 class Prefix:
@@ -29,7 +29,7 @@ class Prefix:
         self.sites: list[Site] = list(found.sites)
         several = any(len(sites) > 1 for sites in found.layers.values())
         self._layers = {
-            name: module for name, module in model.named_modules() if id(module) in found.layers and not several
+            name: module for name, module in root_of(model).named_modules() if module in found.layers and not several
         }
         self._order: list[str] = []
         self._outputs: dict[str, Any] = {}

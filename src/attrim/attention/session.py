@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -11,6 +14,7 @@ from ..core.call import Call
 from ..core.plan import Plan
 from ..core.site import Site
 from ..errors import SiteError
+from ..stats.base import Stat
 from .architectures import DEFAULT, Facts
 from .masks import MaskFacts, Stream, make_call
 
@@ -18,7 +22,23 @@ if TYPE_CHECKING:
     from .discover import Map
 
 # A context variable is private to a thread, so threads that edit one model do not see each other's edits.
-active: ContextVar[tuple[Session, ...]] = ContextVar("attrim_sessions", default=())
+_entered: ContextVar[tuple[Session, ...]] = ContextVar("attrim_sessions", default=())
+
+
+def active_sessions() -> tuple[Session, ...]:
+    """The sessions of this thread that are open, in the order in which they were entered."""
+    # One that another thread has left (garbage collection does that to generators) could not be taken out of here.
+    return tuple(session for session in _entered.get() if session.open)
+
+
+@contextmanager
+def only(*sessions: Session) -> Iterator[None]:
+    """These sessions and no others while a piece of our own code runs the model."""
+    token = _entered.set(sessions)
+    try:
+        yield
+    finally:
+        _entered.reset(token)
 
 
 class Session:
@@ -35,13 +55,39 @@ class Session:
         self.map = sites
         self.plans = plans
         self.fast = fast
+        self.open = True
         self.fired: set[Site] = set()
         self.streams: dict[str, Stream] = {}
-        self._counts: dict[int, int] = {}
-        self._layer_counts: dict[int, int] = {}
+        self.era = object()
+        """Stands for the forward pass that is running."""
+        # By the modules themselves: the address of one that was freed may soon be that of another.
+        self._counts: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._layer_counts: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+
+    def enter(self) -> None:
+        """Make this the innermost session of this thread."""
+        _entered.set((*active_sessions(), self))
+
+    def leave(self) -> None:
+        """End this session and no other, whichever were entered since, and in whichever thread this happens."""
+        self.open = False
+        _entered.set(active_sessions())
+
+    def repeated(self) -> Session:
+        """A session that does from here on what this one does, except that the stats see nothing: they saw it once."""
+        plans = {
+            site: Plan(plan.edits, [(_Blind(stat.moment), heads) for stat, heads in plan.stats])
+            for site, plan in self.plans.items()
+        }
+        repeated = Session(self.map, plans, self.fast)
+        repeated.streams.update(self.streams)
+        repeated._counts.update(self._counts)
+        repeated._layer_counts.update(self._layer_counts)
+        return repeated
 
     def start_pass(self) -> None:
         """A new forward pass of the whole model begins: every module's next call is its first."""
+        self.era = object()
         self._counts.clear()
         self._layer_counts.clear()
 
@@ -51,9 +97,9 @@ class Session:
 
     def knows(self, module: nn.Module) -> bool:
         """Whether the module is one of this model's; an error when the dry run did not see its attention."""
-        if id(module) not in self.map.modules:
+        if module not in self.map.modules:
             return False
-        if id(module) not in self.map.events:
+        if module not in self.map.events:
             raise SiteError(
                 f"A {type(module).__name__} attends here, but it did not in the dry run, so it would be left out in "
                 "silence; pass example= with an input that reaches all of the model."
@@ -62,9 +108,9 @@ class Session:
 
     def next_site(self, module: nn.Module) -> Site | None:
         """The site of the module's next attention call; None when that call is not attention over keys."""
-        events = self.map.events[id(module)]
-        count = self._counts.get(id(module), 0)
-        self._counts[id(module)] = count + 1
+        events = self.map.events[module]
+        count = self._counts.get(module, 0)
+        self._counts[module] = count + 1
         site = events[count % len(events)]
         if site is not None:
             self.fired.add(site)
@@ -72,19 +118,29 @@ class Session:
 
     def next_layer(self, module: nn.Module) -> Site | None:
         """The self-attention site of the layer whose call begins; None when the module is not a layer."""
-        sites = self.map.layers.get(id(module))
+        sites = self.map.layers.get(module)
         if sites is None:
             return None
-        count = self._layer_counts.get(id(module), 0)
-        self._layer_counts[id(module)] = count + 1
+        count = self._layer_counts.get(module, 0)
+        self._layer_counts[module] = count + 1
         return sites[count % len(sites)]
+
+
+class _Blind(Stat):
+    """Stands for a stat where a call is repeated, so that the repeated call computes as the first one did."""
+
+    def __init__(self, moment: str) -> None:
+        self.moment = moment
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """See :meth:`Stat.watch`."""
 
 
 class Firing:
     """One attention call that is about to happen: its site and the joined plans of all active sessions."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.sessions = [session for session in active.get() if session.knows(module)]
+        self.sessions = [session for session in active_sessions() if session.knows(module)]
         self.site: Site | None = None
         self.plan = Plan()
         self.fast = True
@@ -99,6 +155,11 @@ class Firing:
     def idle(self) -> bool:
         """Whether nothing is to be done at this call."""
         return self.site is None or not (self.plan.edits or self.plan.stats)
+
+    @property
+    def era(self) -> object:
+        """Stands for the forward pass that is running; None without a session."""
+        return self.sessions[0].era if self.sessions else None
 
     @property
     def architecture(self) -> Facts:

@@ -17,7 +17,7 @@ from ..core.plan import Softmax, guarded_softmax
 from ..core.site import Site
 from ..errors import SiteError
 from .masks import MaskFacts, allowed_in
-from .session import Firing, active
+from .session import Firing, active_sessions
 
 Attention = Callable[[Tensor, Softmax], Tensor]
 
@@ -103,9 +103,9 @@ class SoftmaxMode(TorchFunctionMode):
 
 def run_private(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a module's forward with its private softmax edited and watched; a module without one runs as it is."""
-    sessions = active.get()
-    if not any(id(module) in session.map.softmax_modules for session in sessions):
-        if any(id(module) in session.map.fused_layers for session in sessions):
+    sessions = active_sessions()
+    if not any(module in session.map.softmax_modules for session in sessions):
+        if any(module in session.map.fused_layers for session in sessions):
             # Torch uses its fused kernel, which hides the attention, only while no function mode is active.
             with BaseTorchFunctionMode():
                 return forward(*args, **kwargs)

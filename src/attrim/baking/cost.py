@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -35,13 +36,19 @@ class Cost:
 
 
 def longest(model: nn.Module) -> int | None:
-    """The number of tokens that all fixed matrices of a model cover; None when it has none, or when zeros follow."""
+    """The number of tokens that all fixed matrices of a model cover; None when it has none, or when zeros follow.
+
+    Where regions of an image stand behind the text, as in VisualBERT, the matrices cover those of :func:`made_up` too.
+    """
     sizes = [
         min(module.matrix.shape[1:])
         for module in model.modules()
         if isinstance(module, Constants) and module.outside == "error"
     ]
-    return min(sizes, default=None)
+    if not sizes:
+        return None
+    regions = make_example(model).get("visual_embeds")
+    return min(sizes) - (0 if regions is None else regions.shape[1])
 
 
 def cost(model: nn.Module, length: int = 128, example: Any = None) -> Cost:
@@ -54,9 +61,12 @@ def cost(model: nn.Module, length: int = 128, example: Any = None) -> Cost:
     """
     inputs = made_up(model, length) if example is None else example
     counter = FlopCounterMode(display=False)
+    # The counter hooks into inputs of modules that require gradients, and fails on those that have no graph: DeBERTa
+    # gives its table of positions, a parameter, to its modules.
+    detached = {name: weights.detach() for name, weights in model.named_parameters()}
     # The plain form of attention, because the counter does not know the fused one of the CPU.
     with torch.inference_mode(), in_mode(model, training=False), sdpa_kernel(SDPBackend.MATH), counter:
-        model(**inputs)
+        functional_call(model, detached, kwargs=dict(inputs))
     matrices = sum(module.matrix.numel() for module in model.modules() if isinstance(module, Constants))
     return Cost(sum(weights.numel() for weights in model.parameters()), matrices, counter.get_total_flops())
 

@@ -41,7 +41,13 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     require_model(model)
     if not isinstance(model, PreTrainedModel):
         raise ParameterError(
-            f"Only models of transformers can be baked, not a {type(model).__name__}; use attrim.edit instead."
+            f"Only models of transformers can be baked, not a {type(model).__name__}; use attrim.edit instead"
+            + (", or bake what its merge_and_unload() returns." if hasattr(model, "merge_and_unload") else ".")
+        )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ParameterError(
+            f"Some weights of {type(model).__name__} are offloaded or on the meta device, and bake needs them all in "
+            "memory; load the model without device_map."
         )
     require_all(edits, Edit, "an edit")
     sites = find_sites(model, example)

@@ -126,8 +126,13 @@ def uniform_slog_clamped_mean(weights: Tensor, bits: int, prune: float = PRUNE) 
 
 @released("uniform-slog-mean")
 def uniform_slog_mean(weights: Tensor, bits: int) -> Tensor:
-    """The same of all weights, zeros included, which may so be lifted above zero."""
-    return _halving(weights, weights.double().flatten().sort().values, 0.0, 2**bits)
+    """The same of all weights, zeros included: these are lifted to the first mean unless half of the weights are zero.
+
+    The released loop takes zeros out after the first bin, which is empty where its upper edge is zero too.
+    """
+    ranked = weights.double().flatten().sort().values
+    quantised = _halving(weights, ranked, 0.0, 2**bits)
+    return quantised if float(ranked[len(ranked) // 2]) > 0 else _keep(weights > 0, quantised)
 
 
 @released("binarization")

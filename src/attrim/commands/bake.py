@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import UseAppendAction
 
+from ..core.wording import counted
 from ..studies.bench import Source
 from .base import Command, Outcome, register
 
@@ -44,13 +45,12 @@ class Bake(Command, Source):
         from ..baking.model import SIDECAR, WEIGHTS
         from ..core.text import parse_one_chain
         from ..evaluation import check_stats
-        from ..models.loading import quiet, saved_kind
+        from ..models.loading import quiet
         from ..runs.files import fill_folder, storage
 
         self._check()
         edits = parse_one_chain(self.edit, self.select())
-        saved = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
-        model = dataclasses.replace(self, kind=saved).load_model()
+        model = self.loaded_model
         tokenizer = self._tokenizer()
         check_stats(self.edit, model, tokenizer)
         baked = bake(model, *edits)
@@ -71,7 +71,9 @@ class Bake(Command, Source):
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
         data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": length}
         data |= {"speed": None if timed is None else dataclasses.asdict(timed)}
-        return Outcome(data | counts, [_table(before, after, timed, f"{self.model}, baked, {length} tokens"), *notes])
+        return Outcome(
+            data | counts, [_table(before, after, timed, f"{self.model}, baked, {counted(length, 'token')}"), *notes]
+        )
 
     def _check(self) -> None:
         from ..errors import ParameterError

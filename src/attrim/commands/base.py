@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +34,8 @@ class Command:
 
     @property
     def progress(self) -> bool:
-        """Whether to show progress bars: only to a person who looks at them."""
-        return sys.stderr.isatty() and not (self.quiet or self.json)
+        """Whether to show progress: bars on a terminal, lines from time to time elsewhere."""
+        return not (self.quiet or self.json)
 
     def run(self) -> Outcome:
         """Do what the command says."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import UseAppendAction
 
+from ..core.wording import counted
 from ..errors import ParameterError
 from ..studies.bench import Bench
 from .base import Command, Outcome, register
@@ -53,7 +54,7 @@ class Evaluate(Command, Bench):
             "results": {name: result.to_json() for name, result in results.items()},
         }
         examples = data["results"]["unedited"]["examples"]
-        table = results_table(results, f"{self.name} on {self.task_name}, {examples} examples")
+        table = results_table(results, f"{self.name} on {self.task_name}, {counted(examples, 'example')}")
         return Outcome(data, [show(table), *notes])
 
 

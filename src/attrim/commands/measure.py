@@ -41,7 +41,7 @@ class Measure(Command, Bench):
         from ..edits.saving import fingerprint
         from ..measurement import Checkpoint, measure
         from ..models.digests import tokenizer_digest
-        from ..report.paper import save_all
+        from ..report.drawing import save_all
         from ..report.terminal import show
 
         edits = parse_one_chain(self.edit)
@@ -59,7 +59,9 @@ class Measure(Command, Bench):
         if self.output is not None and checkpoint is not None:
             stats.save(self.output)
             checkpoint.remove()
-            written = [str(path) for path in save_all(stats.charts(tokenizer), self.output / "figures", ("png", "svg"))]
+            charts = stats.charts(tokenizer)
+            files = save_all(charts, self.output / "figures", ("png", "svg"), progress=self.progress)
+            written = [str(path) for path in files]
             notes = [
                 "",
                 f"Stats and figures are in {self.output}:",
@@ -68,6 +70,10 @@ class Measure(Command, Bench):
         summary = {name: stat.summary() for name, stat in stats.items()}
         data = {"model": self.name, "stats": summary, "output": str(self.output or ""), "figures": written}
         return Outcome(data, [*map(show, stats.tables(tokenizer)), *notes])
+
+    def load_model(self, **options: Any) -> Any:
+        """Load the model with the head of ``kind``, or with the one it was saved with: nothing is scored."""
+        return super().load_model(**options) if self.kind else self.unscored().load_model(**options)
 
     @cached_property
     def loaded_task(self) -> Task:

@@ -17,7 +17,8 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from ..core.documents import Unreadable, read_yaml
-from ..core.text import convert, hints_of, home_path, require_text, takes_of
+from ..core.paths import home_path, require_text
+from ..core.text import convert, hints_of, takes_of
 from ..errors import AttrimError, UnknownName, shorten
 from .base import Command
 

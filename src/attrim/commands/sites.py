@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from ..core.wording import counted
 from ..studies.bench import Source
 from .base import Command, Outcome, register
 
@@ -29,4 +30,4 @@ class Sites(Command, Source):
         total = sum(len(heads) for heads in chosen.values())
         rows = [{**dataclasses.asdict(site), "chosen": list(heads)} for site, heads in chosen.items()]
         data = {"model": self.name, "class": type(model).__name__, "sites": rows, "heads": total}
-        return Outcome(data, [table, f"{len(chosen)} sites, {total} heads"])
+        return Outcome(data, [table, f"{counted(len(chosen), 'site')}, {counted(total, 'head')}"])

@@ -29,8 +29,8 @@ class StudyCommand(Command):
     def run(self) -> Outcome:
         """Make the study and its bench, run it, and show what it found."""
         study = self.study(**self._fields(self.study))
-        bench = self.study.bench(**self._fields(self.study.bench))
-        return present(study.run(bench), self.formats)
+        bench = self.study.bench(**{**self._fields(self.study.bench), "quiet": not self.progress})
+        return present(study.run(bench), self.formats, progress=self.progress)
 
     def _fields(self, kind: Any) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(kind)}
@@ -48,15 +48,21 @@ def command_of(study: type[Study]) -> type[StudyCommand]:
     return _COMMANDS[study]
 
 
-def present(findings: Findings, formats: tuple[Format, ...]) -> Outcome:
-    """Draw every chart and write every table of findings to their run's folder, and show what fits on a screen."""
-    from ..report.paper import save_all
+def present(
+    findings: Findings, formats: tuple[Format, ...], *, redraw: bool = False, progress: bool = False
+) -> Outcome:
+    """Write the charts and tables of findings to their run's folder, and show what fits on a screen.
+
+    Figures that are there and show the same numbers are not drawn again unless ``redraw`` is set.
+    """
+    from ..report.drawing import Drawing
     from ..report.sheets import write_tables
     from ..report.terminal import show
 
-    figures = save_all(findings.charts(), findings.folder / "figures", formats)
-    tables = findings.tables()
-    sheets = write_tables(tables, findings.folder / "tables")
+    with Drawing(findings.charts(), findings.folder / "figures", formats, redraw=redraw) as drawing:
+        tables = findings.tables()
+        sheets = write_tables(tables, findings.folder / "tables")
+        figures = drawing.finish(progress)
     data: dict[str, Any] = {
         "model": findings.model,
         "folder": str(findings.folder),

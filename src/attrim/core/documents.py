@@ -96,20 +96,20 @@ def _not_json(constant: str) -> Any:
 
 def _check(values: Any) -> None:
     """Refuse what is nested too deep, numbers that no float holds, and half characters, which cannot be printed."""
-    level = [values]
+    level = [[values]]
     for _ in range(MOST_DEPTH + 1):
         inner: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += value
-                inner += value.values()
-            elif isinstance(value, list):
-                inner += value
-            elif isinstance(value, str):
-                if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-                    raise Unreadable(f"the text {shorten(value, ascii)} is not Unicode")
-            elif isinstance(value, float) and not math.isfinite(value):
-                raise Unreadable("a number is too large")
+        for values in level:
+            for value in values:
+                if isinstance(value, dict):
+                    inner += [list(value), list(value.values())]
+                elif isinstance(value, list):
+                    inner.append(value)
+                elif isinstance(value, str):
+                    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+                        raise Unreadable(f"the text {shorten(value, ascii)} is not Unicode")
+                elif isinstance(value, float) and not math.isfinite(value):
+                    raise Unreadable("a number is too large")
         if not inner:
             return
         level = inner

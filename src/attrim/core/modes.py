@@ -10,8 +10,31 @@ from torch import nn
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model is; a model without parameters is on the CPU."""
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    """Where the model computes; a model without parameters is on the CPU.
+
+    Weights that accelerate has offloaded (``cpu_offload``, ``device_map``) are on the meta device except while their
+    module runs, and its hooks say where that is.
+    """
+    devices = {parameter.device: None for parameter in model.parameters()} or {torch.device("cpu"): None}
+    real = [device for device in devices if device.type != "meta"]
+    return real[0] if real else _execution_device(model) or torch.device("meta")
+
+
+def weights_missing(model: nn.Module) -> bool:
+    """Whether weights are on the meta device, which holds no numbers, and nothing brings them when they are needed."""
+    offloaded = any(parameter.device.type == "meta" for parameter in model.parameters())
+    return offloaded and _execution_device(model) is None
+
+
+def _execution_device(model: nn.Module) -> torch.device | None:
+    """Where the hooks of accelerate let a model compute; None when it has none."""
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)
+        for one in getattr(hook, "hooks", (hook,)):
+            device = getattr(one, "execution_device", None)
+            if device is not None:
+                return torch.device(device)
+    return None
 
 
 @contextmanager

@@ -20,6 +20,17 @@ from ..errors import ArtefactError, AttrimError
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """Numbers that JSON does not know, and the texts that stand for them."""
 
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a list",
+    list: "a list",
+    dict: "an object",
+    type(None): "None",
+}
+
 
 @dataclass(frozen=True)
 class Codec:
@@ -187,4 +198,7 @@ def _misfit(hint: Any, value: Any, what: str) -> ArtefactError:
 
 def _name(hint: Any) -> str:
     """A type hint in words."""
-    return hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint)).replace("typing.", "")
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(repr, get_args(hint)))}"
+    kind = get_origin(hint) or hint
+    return hint if isinstance(hint, str) else _WORDS.get(kind, getattr(kind, "__name__", str(kind)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ class Site:
     heads : how many heads the site has.
     call : which call of the module within one forward pass.
     route : ``interface`` or ``softmax``, how attrim reaches it.
+    backbone : where the model's class keeps its backbone when it has a head (``base_model_prefix``), such as ``bert``.
     """
 
     name: str
@@ -34,11 +36,21 @@ class Site:
     heads: int
     call: int = 0
     route: str = "interface"
+    backbone: str = dataclasses.field(default="", compare=False, repr=False)
 
     @property
     def path(self) -> str:
         """The module's path, without the call index."""
         return self.name.rsplit("#", 1)[0]
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The name, and the one that the same site has in the same backbone with a head, or without one."""
+        if not self.backbone:
+            return (self.name,)
+        prefix = f"{self.backbone}."
+        other = self.name.removeprefix(prefix) if self.name.startswith(prefix) else prefix + self.name
+        return self.name, other
 
     @property
     def streams(self) -> tuple[str, str]:
@@ -158,7 +170,7 @@ def require_select(select: Any) -> None:
 
 def _stands_for(where: int | str | None, site: Site) -> bool:
     """Whether the first entry of a pair means this site."""
-    return where is None or where in (site.layer, site.name)
+    return where is None or where == site.layer or where in site.aliases
 
 
 def _nothing(what: str, sites: list[Site]) -> SelectionError:

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ParameterError, UnknownName, nearest, shorten
+from .order import first_heads
+from .paths import home_path, require_text
 from .registry import EDITS, Registry
 from .site import Select
+from .wording import counted
 
 if TYPE_CHECKING:
     from ..edits.base import Edit
@@ -58,7 +61,7 @@ def parse(registry: Registry[type[Member]], text: str) -> Member:
     registry : where the name is looked up, such as :data:`~attrim.core.registry.EDITS`.
     text : ``NAME[:VALUE|FIELD=VALUE[,...]]``. Values without a field name fill the fields in order. Where the member
         has a selection, ``roles``, ``layers``, ``heads`` and ``names`` choose; their entries are joined by ``+``,
-        ``0-3`` is a range, ``5/11`` is head 11 of layer 5.
+        ``0-3`` is a range, ``5/11`` is head 11 of layer 5, and ``heads=@FILE:1/2`` is half of an order in a file.
     """
     kind, fields, given = _read_member(registry, text)
     name = _name(kind)
@@ -224,7 +227,7 @@ def _text(value: Any) -> str:
     if hasattr(value, "ndim") and hasattr(value, "shape"):
         return "x".join(str(size) for size in value.shape) if value.ndim else repr(value.item())
     if isinstance(value, Mapping):
-        return f"{len(value)} sites" if len(value) != 1 else "1 site"
+        return counted(len(value), "site")
     if isinstance(value, (list, tuple)):
         if len(value) > MANY:
             return f"{len(value)} entries"
@@ -247,7 +250,8 @@ def parse_heads(text: str) -> list[Any]:
     """The heads that a text describes, as :class:`Select` takes them.
 
     ``3`` is head 3 of every site, ``5/11`` is head 11 of layer 5, ``SITE/11`` is head 11 of the site of that name,
-    ``0-3`` and ``5/0-3`` are ranges; ``+`` joins them.
+    ``0-3`` and ``5/0-3`` are ranges; ``+`` joins them. ``@FILE:1/2`` is the first half of the order in a file
+    (:func:`attrim.core.order.read_order`).
     """
     return parse_selection("heads", text)
 
@@ -255,6 +259,8 @@ def parse_heads(text: str) -> list[Any]:
 def parse_selection(field: str, text: str) -> list[Any]:
     """``0-3+5``, ``5/11+0/3`` or ``encoder+cross`` as the list that this field of :class:`Select` takes."""
     text = _unquoted(text)
+    if field == "heads" and text.startswith("@"):
+        return list(first_heads(text[1:]))
     found: list[Any] = []
     for entry in (entry.strip() for entry in text.split("+")):
         found += [entry] if entry and field in WORDED else _numbers(field, entry, text)
@@ -342,23 +348,6 @@ def parse_options(texts: Iterable[str], kind: Any, owner: str) -> dict[str, Any]
             raise UnknownName(f"option of the {owner}", name, known)
         values[name] = convert(_value(value), hints[name], f"option {name!r} of the {owner}")
     return values
-
-
-def require_text(text: Any, what: str) -> None:
-    """Refuse what is no text, and a text that no file system and no tokenizer takes: bytes that are not UTF-8, or NUL.
-
-    Parameters
-    ----------
-    what : names the text in errors, such as ``flag --output``.
-    """
-    if not isinstance(text, str):
-        raise ParameterError(f"The {what} must be a text, not {shorten(text)}.")
-    if "\0" in text:
-        raise ParameterError(f"The {what}, {shorten(text)}, holds the character NUL; leave it out.")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ParameterError(f"The {what}, {shorten(text)}, is not UTF-8 text; write it in UTF-8.") from None
 
 
 def convert(value: Any, hint: Any, what: str) -> Any:
@@ -530,19 +519,6 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
     if option in (str, Any):
         return value
     raise _Misfit(value)
-
-
-def home_path(text: str | Path, what: str = "path") -> Path:
-    """A path, with ``~`` as the user's home: in quotes, in ``--output=~/runs`` and in YAML no shell has replaced it."""
-    if not isinstance(text, (str, Path)):
-        raise ParameterError(f"The {what} must be a path, not {shorten(text)}.")
-    require_text(str(text), what)
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise ParameterError(
-            f"The {what} cannot be {shorten(text)}; there is no such user, so write ./~... ."
-        ) from None
 
 
 def _number(text: str, kind: Any, what: str) -> Any:

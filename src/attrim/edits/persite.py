@@ -16,11 +16,15 @@ from .base import Edit
 
 
 def at_site(values: Any, site: Site, what: str) -> Any:
-    """What ``values`` hold for ``site``: the entry under its name if they are a mapping, else themselves."""
+    """What ``values`` hold for ``site``: the entry under its name if they are a mapping, else themselves.
+
+    What was measured on the same backbone with another head, or with none, has the entry under the other name.
+    """
     if not isinstance(values, Mapping):
         return values
-    if site.name in values:
-        return values[site.name]
+    for name in site.aliases:
+        if name in values:
+            return values[name]
     known = ", ".join(list(values)[:4]) + (", ..." if len(values) > 4 else "")
     raise SiteError(
         f"There is no {what} for site {site.name!r}, only for {known or 'no site at all'}; add it, or leave the site "

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.discover import map_of
+from ..attention.discover import map_of, root_of
 from ..runs.artefact import content
 
 
@@ -33,15 +33,23 @@ def attention_digests(model: nn.Module) -> dict[str, str]:
     """A hash of the attention module's parameters for every site, by the site's name.
 
     It is the same in float32 and bfloat16 and does not depend on the model's head. In float16, whose rounding differs
-    from both, and for modules without parameters there is none.
+    from both, for weights that are offloaded and for modules without parameters there is none.
     """
-    modules = dict(getattr(model, "attention_root", model).named_modules())
+    modules = dict(root_of(model).named_modules())
     known: dict[str, str] = {}
     for site in map_of(model).sites:
         parameters = list(modules[site.path].parameters())
-        if site.path not in known and parameters and all(tensor.dtype != torch.float16 for tensor in parameters):
+        hidden = any(tensor.dtype == torch.float16 or tensor.is_meta for tensor in parameters)
+        if site.path not in known and parameters and not hidden:
             known[site.path] = _digest(parameters)
     return {site.name: known[site.path] for site in map_of(model).sites if site.path in known}
+
+
+def comparable_digests(model: nn.Module) -> dict[str, str]:
+    """The hashes of :func:`attention_digests` under both names of each site: with a head and without one."""
+    known = attention_digests(model)
+    sites = [site for site in map_of(model).sites if site.name in known]
+    return {alias: known[site.name] for site in sites for alias in site.aliases} | known
 
 
 def _digest(tensors: list[Tensor]) -> str:

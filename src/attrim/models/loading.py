@@ -13,8 +13,8 @@ import transformers
 from torch import Tensor, nn
 
 from ..baking.model import baked_class, loadable, read_sidecar
+from ..core.paths import home_path, require_text
 from ..core.processor import prepare_half_precision
-from ..core.text import home_path, require_text
 from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
 from . import sources, tiny
 from .gguf import gguf_config, gguf_options, readable, without_bars
@@ -207,7 +207,7 @@ def longest_input(model: nn.Module, tokenizer: Any = None) -> int | None:
     """Return the number of tokens that the model and the tokenizer can take; None when there is no limit."""
     limits = [tokenizer.model_max_length] if tokenizer is not None and tokenizer.model_max_length < 10**9 else []
     config = getattr(model, "config", None)
-    for field in ("max_position_embeddings", "n_positions"):
+    for field in ("max_position_embeddings", "n_positions", "max_seq_len"):
         if isinstance(limit := getattr(config, field, None), int) and limit > 0:
             limits.append(limit)
     for name, module in model.named_modules():

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
-from ..core.text import home_path
+from ..core.paths import home_path
 from ..errors import ArtefactError, AttrimError, nearest, shorten
 from .tiny import TINY
 from .weights import fetch

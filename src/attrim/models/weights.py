@@ -1,7 +1,8 @@
 """Which files hold a model's weights, and whether they may be read.
 
-safetensors files come first, and an index of them may only name others beside it. Older models have only ``pytorch_model.bin``, a pickle: it is read with torch's restricted
-unpickler, which makes tensors and calls nothing else, and a file that asks for more is refused.
+safetensors files come first, and an index may only name such files beside it. Older models have only
+``pytorch_model.bin``, a pickle: it is read with torch's restricted unpickler, which makes tensors and calls nothing
+else, and a file that asks for more is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import pickle
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +108,6 @@ def _files(source: str, name: str, options: Mapping[str, Any]) -> list[Path]:
     return [path for path in files.values() if path is not None]
 
 
-@dataclass(frozen=True)
-class _Index:
-    """An index of weights: which file each of them is in."""
-
-    weight_map: dict[str, str]
-    metadata: Any = None
-
-
 def _check_named(source: str, options: Mapping[str, Any]) -> None:
     """Refuse a configuration that names a file of weights other than a safetensors file, or an index of such, of the
     model.
@@ -134,8 +126,8 @@ def _check_named(source: str, options: Mapping[str, Any]) -> None:
 def _shards(index: Path, suffix: str) -> list[str]:
     """The files that an index names; they must be weights beside it, such as ``pytorch_model-00001-of-00002.bin``."""
     try:
-        known = record.load(_Index, parse_json(read_bytes(index)), "index")
-        shards = sorted(set(known.weight_map.values()))
+        known = record.load(dict[str, Any], parse_json(read_bytes(index)), "index")
+        shards = sorted({str(name) for name in record.load(dict[str, Any], known.get("weight_map"), "map").values()})
     except (OSError, Unreadable, ArtefactError) as error:
         cause = str(error).rstrip(".")
         raise ArtefactError(f"{index} is not an index of weights ({cause}); fetch it again.") from error

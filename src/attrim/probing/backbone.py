@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.masks import token_slots
-from ..attention.session import active
+from ..attention.session import only
 from ..errors import DataError, ShapeError
 
 HiddenStates = Tensor | Sequence[Tensor]
@@ -183,17 +183,13 @@ class Backbone:
         small = compacted(inputs, mask)
         if small is None:
             return None
-        token = active.set(())  # stats must not count what is only tried; edits go by slots either way
-        try:
-            with torch.no_grad():
-                right = pack(self._states(inputs), mask).states
-                for positions in self._positions:
-                    states = self._packed(small, mask, positions).states
-                    if bool((states - right).abs().max() <= _TOLERANCE * right.abs().max().clamp_min(1)):
-                        return positions
-            return None
-        finally:
-            active.reset(token)
+        with only(), torch.no_grad():  # stats must not count what is only tried; edits go by slots either way
+            right = pack(self._states(inputs), mask).states
+            for positions in self._positions:
+                states = self._packed(small, mask, positions).states
+                if bool((states - right).abs().max() <= _TOLERANCE * right.abs().max().clamp_min(1)):
+                    return positions
+        return None
 
     def _packed(self, small: Compacted, mask: Tensor, positions: bool) -> Packed:
         extra = {"position_ids": small.slots} if positions else {}

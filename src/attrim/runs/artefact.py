@@ -5,7 +5,6 @@ The index holds digests of itself and of the tensors, so that nothing is believe
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from ..core.documents import MissingFile, Unreadable, parse_json, read_bytes
 from ..errors import ArtefactError, AttrimError, shorten
-from .files import file_digest, is_sealed, replace_file, replace_tensors, sealed
+from .files import file_digest, is_sealed, replace_file, sealed, write_tensors
 from .locks import in_turn
 
 UNFIT = (AttrimError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
@@ -59,12 +58,10 @@ class Artefact:
             folder.mkdir(parents=True, exist_ok=True)
             with in_turn(folder):  # or another process would remove the file that this one is about to point to
                 if tensors:
-                    part = folder / f".{self.noun}-{secrets.token_hex(4)}.safetensors.part"
                     # Copies, because safetensors refuses tensors that share memory.
-                    replace_tensors(part, {name: tensor.detach().clone() for name, tensor in tensors.items()})
-                    index["tensors_digest"] = file_digest(part)
-                    name = f"{self.noun}-{index['tensors_digest'][:16]}.safetensors"
-                    index["tensors"] = part.replace(folder / name).name
+                    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+                    path, index["tensors_digest"] = write_tensors(folder, self.noun, copies)
+                    index["tensors"] = path.name
                 replace_file(folder / self.index, sealed(index))
                 for stale in folder.glob(f"{self.noun}-*.safetensors"):
                     if stale.name != index["tensors"]:
@@ -95,9 +92,10 @@ class Artefact:
         if not isinstance(index, dict):
             raise self.damaged(folder, f"{self.index} holds no {self.noun}")
         if index.get("format") != FORMAT:
+            found = shorten(index.get("format"))
             raise ArtefactError(
-                f"The {self.noun} in {str(folder)!r} have format {shorten(index.get('format'))}, not {FORMAT}, so another "
-                f"attrim wrote them; {self.remedy}."
+                f"The {self.noun} in {str(folder)!r} have format {found}, not {FORMAT}, so another attrim wrote them; "
+                f"{self.remedy}."
             )
         if not is_sealed(index):
             raise self.damaged(folder, f"{self.index} has changed since it was saved")

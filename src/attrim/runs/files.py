@@ -81,6 +81,22 @@ def replace_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
     _replace(path, lambda part: save_file(plain, part))
 
 
+def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Any]) -> tuple[Path, str]:
+    """Write named tensors to a file that is named after its content, ``STEM-DIGEST.safetensors``.
+
+    Returns
+    -------
+    The file and its digest. Files of the same stem that were there before stay, for readers that have their names.
+    """
+    part = folder / f".{secrets.token_hex(8)}.part"
+    try:
+        replace_tensors(part, tensors)
+        digest = file_digest(part)
+        return part.replace(folder / f"{stem}-{digest[:16]}.safetensors"), digest
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def replace_folder(folder: Path, write: Callable[[Path], object]) -> None:
     """Write a folder so that there is never half of one under its name; one that is there is removed.
 
@@ -122,7 +138,6 @@ def fill_folder(folder: Path, write: Callable[[Path], object], last: str, stale:
                     place = folder / path.relative_to(part)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     path.replace(place)
-            shutil.rmtree(part)
     _sync(folder.parent)
 
 
@@ -163,11 +178,12 @@ def _part_of(folder: Path) -> Iterator[Path]:
             _remove_abandoned(left)
     part, handle = _new_part(folder)
     try:
-        yield part
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+        # The lock is on the folder around it, so that whoever writes to it can lock it, too.
+        inner = part / folder.name
+        inner.mkdir()
+        yield inner
     finally:
+        shutil.rmtree(part, ignore_errors=True)
         os.close(handle)
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ..errors import ArtefactError
 
+fcntl: Any
 try:
-    import fcntl
+    fcntl = importlib.import_module("fcntl")
 except ImportError:  # not a Unix: there are no locks, and one process in a folder is the user's business
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 NAME = ".lock"
 

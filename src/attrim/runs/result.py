@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ Metric = Callable[[Columns], NDArray[np.float64]]
 # Values gathered at once while resampling; bounds the memory whatever the number of examples.
 BLOCK = 2_000_000
 Array = NDArray[Any]
+MOST = 4  # settings that a remark names
 CAPTION = "Change: against the unedited model, with 95 % paired bootstrap interval. Zeros: share of attention weights."
 
 
@@ -175,7 +176,9 @@ class Result:
         """Keep the result in a run, and return it with the name that it is kept under."""
         arrays = {"outputs": torch.from_numpy(self.outputs), "labels": torch.from_numpy(self.labels)}
         metrics = {**self.metrics, "zero_share": self.zero_share, **self.distances}
-        run.store(setting, metrics, self.columns, record.dump(self.to_json()), arrays)
+        # The database knows neither the order of the columns nor whether they had single precision.
+        fields = {**self.to_json(), "columns": {name: column.dtype.str for name, column in self.columns.items()}}
+        run.store(setting, metrics, self.columns, record.dump(fields), arrays)
         return replace(self, name=setting)
 
     @classmethod
@@ -186,14 +189,14 @@ class Result:
             return None
         what = f"result {setting!r} of {run.folder}"
         fields: _Fields = record.load(_Fields, known, what)
-        arrays, columns = run.load_arrays(setting), run.predictions(setting)
-        lengths = {len(column) for column in (*columns.values(), *arrays.values())}
-        if set(arrays) != {"outputs", "labels"} or not columns or lengths != {fields.examples}:
-            raise ArtefactError(f"The {what} has columns of different lengths; repeat the run in another folder.")
+        arrays, stored = run.load_arrays(setting), run.predictions(setting)
+        whole = set(arrays) == {"outputs", "labels"} and set(stored) == set(fields.columns)
+        if not whole or {len(column) for column in stored.values()} != {fields.examples}:
+            raise ArtefactError(f"The {what} is not complete; repeat the run in another folder.")
         return cls(
             metrics=fields.metrics,
             zero_share=fields.zero_share,
-            columns=columns,
+            columns={name: stored[name].astype(kind) for name, kind in fields.columns.items()},
             outputs=arrays["outputs"].numpy(),
             labels=arrays["labels"].numpy(),
             changes=fields.changes,
@@ -206,7 +209,7 @@ class Result:
 
 @dataclass(frozen=True)
 class _Fields:
-    """What :meth:`Result.to_json` gives, as a run keeps it."""
+    """What :meth:`Result.to_json` gives, as a run keeps it, and the number types of the columns in their order."""
 
     metrics: dict[str, float]
     zero_share: float
@@ -215,6 +218,7 @@ class _Fields:
     p_value: float | None
     examples: int
     seconds: float
+    columns: dict[str, str]
 
 
 def results_table(
@@ -242,4 +246,25 @@ def results_table(
         ]
         for setting, result in results.items()
     ]
-    return Table(name, title, columns=columns, rows=rows, caption=CAPTION)
+    remark = same_answers({(names or {}).get(setting, setting): [result] for setting, result in results.items()})
+    return Table(name, title, columns=columns, rows=rows, caption=" ".join(filter(None, (CAPTION, remark))))
+
+
+def same_answers(results: Mapping[str, Sequence[Result]]) -> str:
+    """A remark about settings whose every answer is the same, whatever the example; empty where there are none.
+
+    Its score may look fair, but it is that of a model that does not read its input.
+    """
+    found = []
+    for setting, each in results.items():
+        answers = [np.unique(result.columns["prediction"]) for result in each if _several(result)]
+        if answers and all(len(one) == 1 for one in answers):
+            given = dict.fromkeys(f"{float(one[0]):g}" for one in answers)
+            found.append(f"{setting} (always {' or '.join(given)})")
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return f"The same answer to every example: {', '.join(found[:MOST])}{more}." if found else ""
+
+
+def _several(result: Result) -> bool:
+    """Whether a result has answers, and more than the one that is always like itself."""
+    return "prediction" in result.columns and len(result.columns["prediction"]) > 1

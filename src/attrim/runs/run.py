@@ -13,7 +13,6 @@ import json
 import math
 import platform
 import re
-import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
@@ -27,9 +26,9 @@ from numpy.typing import NDArray
 
 from ..core import record
 from ..core.documents import MissingFile, Unreadable, parse_json, read_json
-from ..core.text import home_path
+from ..core.paths import home_path
 from ..errors import ArtefactError
-from .files import file_digest, read_sealed, replace_file, replace_sealed, replace_tensors, storage
+from .files import file_digest, read_sealed, replace_file, replace_sealed, storage, write_tensors
 from .locks import Lock
 
 FORMAT = 2
@@ -186,7 +185,8 @@ class Run:
             fields = parse_json(row.fields)
         except Unreadable as error:
             raise self._damaged(setting) from error
-        return record.load(dict[str, Any], fields, f"fields of {setting!r} in {self.folder}")  # type: ignore[no-any-return]
+        known: dict[str, Any] = record.load(dict[str, Any], fields, f"fields of {setting!r} in {self.folder}")
+        return known
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Every stored setting's metrics by name."""
@@ -308,17 +308,9 @@ class Run:
 
     def _write_arrays(self, name: str, tensors: Mapping[str, Any]) -> tuple[Path, str]:
         """Write tensors to a file that is named after its content, and return it with its digest."""
-        # Hidden until the database knows it; a tidy name alone could be the same for two settings.
         folder = self.folder / "arrays"
         folder.mkdir(exist_ok=True)
-        part = folder / f".{secrets.token_hex(8)}.part"
-        try:
-            replace_tensors(part, tensors)
-            digest = file_digest(part)
-            return part.replace(folder / f"{self._array_name(name)}-{digest[:8]}.safetensors"), digest
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        return write_tensors(folder, self._array_name(name), tensors)
 
     @staticmethod
     def _name_arrays(database: sqlite3.Connection, name: str, file: tuple[Path, str]) -> None:
@@ -333,6 +325,7 @@ class Run:
 
     @staticmethod
     def _array_name(name: str) -> str:
+        # A tidy name alone could be the same for two settings.
         return f"{_tidy(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
     def _note_versions(self) -> None:
@@ -375,7 +368,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config = read_json(path, _RESTORE)
     except MissingFile as error:
         raise ArtefactError(f"{folder} holds no run (there is no config.json); check the path.") from error
-    return record.load(dict[str, Any], config, f"file {path}")  # type: ignore[no-any-return]
+    known: dict[str, Any] = record.load(dict[str, Any], config, f"file {path}")
+    return known
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from ..core.order import budget, budget_size
 from ..core.registry import SCORES
 from .base import Score, ScoreInputs, Scores, register
-from .orders import RankCorrelation, budget, budget_size, rank_correlation
+from .orders import RankCorrelation, rank_correlation
 
 __all__ = [
     "SCORES",

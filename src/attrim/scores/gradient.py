@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..attention.context import attach
 from ..attention.discover import find_sites
 from ..core.call import Call
-from ..core.modes import in_mode
+from ..core.modes import device_of, in_mode
 from ..edits.base import Edit
 from ..edits.constant import Constant
 from ..edits.mix import mix
@@ -72,7 +72,7 @@ class Gradient(Score):
         first = next(stream, None)
         if first is None:
             raise DataError("There is nothing to score heads on: the batches are empty.")
-        device = next(model.parameters()).device
+        device = device_of(model)
         example = {name: tensor[:1].to(device) for name, tensor in first.items() if name not in LABELS}
         with in_mode(model, training=False), torch.enable_grad(), attach(model, [edit], example=example):
             values = self.reduce(self._changes(model, chain([first], stream), edit, device))

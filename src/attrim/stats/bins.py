@@ -35,8 +35,8 @@ KNOTS = numpy.concatenate(
 
 
 def bin_numbers(values: Tensor) -> Tensor:
-    """The bin of every value (int64, same shape); what is below zero counts as zero."""
-    bits = values.float().contiguous().view(torch.int32).clamp(0, ONE_BITS)
+    """The bin of every value's magnitude (int64, same shape); an edit may have made weights negative."""
+    bits = values.float().abs().contiguous().view(torch.int32).clamp(max=ONE_BITS)
     shifted = (bits >> SHIFT).to(torch.int64)
     small = torch.where(bits == 0, ZERO, UNDERFLOW)
     return torch.where(shifted < FIRST_NORMAL, small, shifted - FIRST_NORMAL + NORMAL)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.charts import Chart, Table
 from ..core.registry import STATS
+from ..core.wording import counted
 from ..errors import ArtefactError, AttrimError, ParameterError, UnknownName, nearest
 from ..runs.artefact import UNFIT, Artefact
 from .base import Stat
@@ -63,7 +64,8 @@ class Stats(Mapping[str, Stat]):
         return len(self._stats)
 
     def __repr__(self) -> str:
-        return f"Stats({', '.join(self)}; {self.origin.data.examples} examples of {self.origin.model or 'a model'})"
+        examples = counted(self.origin.data.examples, "example")
+        return f"Stats({', '.join(self)}; {examples} of {self.origin.model or 'a model'})"
 
     def merge(self, other: Stats) -> Stats:
         """Add what was measured on another part of the data; refuses what does not fit."""

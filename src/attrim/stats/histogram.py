@@ -60,7 +60,8 @@ class Histogram(SiteStat):
     """Counts of attention values, 32 bins an octave from 2^-126 to 1, with bins of their own for exact 0 and for 1.
 
     One pass serves every threshold: what is asked about a value between two edges is interpolated inside that one
-    bin, which is 2 to 3 % wide. Only cells whose query and key are real and allowed count.
+    bin, which is 2 to 3 % wide. Only cells whose query and key are real and allowed count. Weights that an edit made
+    negative count by their magnitude.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ class Histogram(SiteStat):
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
             valid = one.valid[0].expand(tensor.shape[1:])
-            weights = finite(tensor[example].float(), valid, call.site)
+            weights = finite(tensor[example].float(), valid, call.site).abs()
             kept["counts"] += _head_counts(bin_numbers(weights), valid, BINS).cpu()
             uniform = valid.sum(-1, keepdim=True).double().reciprocal().float()
             kept["below_uniform"] += ((weights < uniform) & valid).sum((1, 2)).cpu()

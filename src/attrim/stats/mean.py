@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,8 +17,10 @@ from .base import SiteRecord, SiteStat, finite, register
 from .display import site_label
 from .integers import FRACTION_BITS, from_fixed, grown, to_fixed
 
-MOST_EXAMPLES = 1 << (62 - FRACTION_BITS)
-"""With more examples a cell whose weight is always 1 would overflow."""
+LARGEST_SUM = 1 << 62
+"""Two sums up to this still fit into 64 bits together."""
+MOST_EXAMPLES = LARGEST_SUM >> FRACTION_BITS
+"""With more examples the sum of a cell whose weight is always 1 could be larger."""
 LARGEST_PATTERN = 64
 """Cells on a side of an average pattern in a chart; larger ones show the largest of neighbouring cells."""
 FARTHEST = 24
@@ -33,6 +35,9 @@ class Mean(SiteStat):
     Division is by cell: a cell that few texts are long enough for is not shrunk, and rows need not sum to 1. Only
     cells whose query and key are real and allowed count. The sums are fixed-point integers, so that they do not depend
     on the order of the examples; the stat grows to the longest text that it sees.
+
+    Their step is 2^-36 (1.5e-11), to which every weight is rounded: a weight below half of it counts as 0. At most
+    2^26 (67 million) examples, or a sum of 2^26 in a cell, can be added up; more is refused.
     """
 
     def empty(self, heads: int) -> dict[str, Tensor]:
@@ -59,8 +64,25 @@ class Mean(SiteStat):
             kept = record.tensors
             place = slice(None), *_places(query_slots.cpu(), key_slots.cpu(), consecutive=one.slots is None)
             weights = finite(tensor[example][:, rows, columns], valid, call.site)
+            largest = float(weights.abs().amax())
+            if largest > MOST_EXAMPLES:
+                raise _too_much()
             kept["sums"][place] += to_fixed(weights).cpu()
             kept["counts"][place] += valid.cpu()
+            # Weights up to 1 cannot get there before the examples are too many; those that an edit enlarged can.
+            if largest > 1 and _largest(kept["sums"]) > LARGEST_SUM:
+                raise _too_much()
+
+    def merge(self, other: Self) -> Self:
+        """See :meth:`Stat.merge`; refuses what could overflow."""
+        self._check_fit(other)
+        for name in self.records.keys() & other.records.keys():
+            mine, theirs = self.records[name].tensors, other.records[name].tensors
+            if int(mine["examples"]) + int(theirs["examples"]) > MOST_EXAMPLES:
+                raise _too_much()
+            if _largest(mine["sums"]) + _largest(theirs["sums"]) > LARGEST_SUM:
+                raise _too_much()
+        return super().merge(other)
 
     def compiles(self, call: Call) -> type[CellBuffers] | None:
         """See :meth:`Stat.compiles`; counts that differ between heads are left to :meth:`watch`."""
@@ -78,7 +100,7 @@ class Mean(SiteStat):
         """Count examples; refuses what could overflow."""
         record.tensors["examples"] += examples
         if int(record.tensors["examples"]) > MOST_EXAMPLES:
-            raise DataError(f"Mean is exact for at most {MOST_EXAMPLES:,} examples; measure the data in smaller parts.")
+            raise _too_much()
 
     def grow(self, record: SiteRecord, queries: int, keys: int, masks: int = 1) -> None:
         """Make room for texts of the given lengths (and for counts that differ between heads when ``masks`` > 1)."""
@@ -190,6 +212,17 @@ class Mean(SiteStat):
             share_x=True,
             compact=True,
         )
+
+
+def _largest(sums: Tensor) -> int:
+    """The largest magnitude of the sums."""
+    return max(int(sums.max()), -int(sums.min())) if sums.numel() else 0
+
+
+def _too_much() -> DataError:
+    return DataError(
+        f"Mean is exact for at most {MOST_EXAMPLES:,} examples with weights up to 1; measure the data in smaller parts."
+    )
 
 
 def _pooled(matrix: Tensor) -> Tensor:

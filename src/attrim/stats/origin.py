@@ -110,6 +110,6 @@ class Origin:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Origin:
         """The inverse of :meth:`to_json`."""
-        codecs = {Select: record.Codec(Select.to_json, Select.from_json)}
+        codecs: record.Codecs = {Select: record.Codec(Select.to_json, Select.from_json)}
         origin: Origin = record.load(cls, fields, "origin of stats", codecs)
         return origin

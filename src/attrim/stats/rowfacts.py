@@ -60,7 +60,7 @@ def row_facts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float, bar: 
     sizes = counts.sum(-1)
     real = sizes > 0
     medians = (2 * counts.cumsum(-1) < sizes[..., None]).sum(-1)
-    small = ((weights <= bar) & valid).sum(-1)
+    small = ((weights.abs() <= bar) & valid).sum(-1)
     deciles = (DECILES * small // sizes.clamp(min=1)).clamp(max=DECILES - 1)
     return RowFacts(row_shares(counts), _occurrences(deciles, real, DECILES), _occurrences(medians, real, bins))
 
@@ -71,9 +71,9 @@ def row_shares(counts: Tensor) -> Tensor:
 
 
 def row_counts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float) -> Tensor:
-    """Int64 ``[H, Q, bins]``: the histogram of every row; parameters as in :func:`row_facts`."""
+    """Int64 ``[H, Q, bins]``: the histogram of every row's magnitudes; parameters as in :func:`row_facts`."""
     bins = len(edges) - 1
-    places = torch.searchsorted(edges, weights.double() + floor, right=True) - 1
+    places = torch.searchsorted(edges, weights.double().abs() + floor, right=True) - 1
     places = torch.where(valid, places.clamp(0, bins - 1), bins)  # one more bin takes the cells that do not count
     counts = torch.zeros(*weights.shape[:2], bins + 1, dtype=torch.int64, device=weights.device)
     return counts.scatter_add_(-1, places, torch.ones_like(places))[..., :bins]

@@ -52,7 +52,7 @@ class TokenSparsity(Following, SiteStat):
         valid = call.valid.expand(tensor.shape)
         weights = torch.stack([finite(one, chosen, call.site) for one, chosen in zip(tensor, valid, strict=True)])
         sizes = valid.sum((1, 3)).flatten()  # [B Q]
-        small = torch.stack([((weights <= bar) & valid).sum((1, 3)).flatten() for bar in self.bars])
+        small = torch.stack([((weights.abs() <= bar) & valid).sum((1, 3)).flatten() for bar in self.bars])
         facts = {"small": small, "weights": sizes[None], "rows": (sizes > 0).long()[None]}
         numbers = tokens.flatten().cpu()
         for name, values in facts.items():
@@ -180,7 +180,7 @@ class TokenTable(Sample):
         one = call.for_example(example)
         valid = one.valid[0].expand(tensor.shape[1:])
         weights = finite(tensor[example], valid, call.site)
-        small, sizes = ((weights <= self.bar) & valid).sum((0, 2)), valid.sum((0, 2))
+        small, sizes = ((weights.abs() <= self.bar) & valid).sum((0, 2)), valid.sum((0, 2))
         rows = torch.stack([tokens.to(sizes.device), small, sizes], -1)
         return rows[one.queries[0].to(rows.device)]
 

@@ -6,28 +6,18 @@ This module imports no torch: the command line reads the fields of every study b
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from ..core import record
 from ..core.registry import STUDIES
-from ..errors import ParameterError
+from ..errors import ArtefactError, ParameterError
 from .bench import Bench
 
 if TYPE_CHECKING:
     from .findings import Findings
 
-Value = TypeVar("Value")
 register = STUDIES.register
-
-
-def own_run(default: Value) -> Value:
-    """A field of a study that everything it computes depends on: another value is another run.
-
-    Other fields only say what to try, so that one run can be added to.
-    """
-    given: Any = field(default=default, metadata={"own_run": True})
-    return given
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,10 @@ class Study:
         hints = get_type_hints(type(self))
         for item in dataclasses.fields(self):
             what = f"field {item.name!r} of the study {self.registered_name}"
-            value = record.load(hints[item.name], record.dump(getattr(self, item.name)), what)
+            try:
+                value = record.load(hints[item.name], record.dump(getattr(self, item.name)), what)
+            except ArtefactError as error:
+                raise ParameterError(str(error).replace(" cannot be read: ", ": ")) from error
             object.__setattr__(self, item.name, value)
 
     def run(self, bench: Bench) -> Findings:
@@ -78,6 +71,9 @@ class Study:
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """The fields that everything depends on, as JSON values (:func:`own_run`)."""
-        names = [item.name for item in dataclasses.fields(self) if item.metadata.get("own_run")]
-        return {name: record.dump(getattr(self, name)) for name in names}
+        """What the results depend on beside the bench, as JSON values: another one is another run.
+
+        By default these are all fields. A study whose fields only say what to try, under names of their own, leaves
+        them out, so that one run can be added to.
+        """
+        return {item.name: record.dump(getattr(self, item.name)) for item in dataclasses.fields(self)}

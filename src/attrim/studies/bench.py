@@ -7,13 +7,12 @@ anew, so that one point of work, :func:`evaluate_point`, can run anywhere. Nothi
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from tyro.conf import Positional, Suppress, UseAppendAction, arg
 
@@ -49,7 +48,7 @@ class Source:
     gguf: str | None = None
     """Name of the GGUF file in the folder or repository of the model."""
     kind: str = ""
-    """Which head the model is loaded with, when the task does not decide it: auto, sequence-classification, ..."""
+    """The model's head, where the task does not decide it: auto (none), saved, sequence-classification, ..."""
     device: str = "cpu"
     """Where the model runs, such as cpu or cuda."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -107,9 +106,10 @@ class Source:
 
     def load_model(self, **options: Any) -> Any:
         """Load the model; further options are those of :func:`attrim.load_model`."""
-        from ..models.loading import load_model
+        from ..models.loading import load_model, saved_kind
 
-        return load_model(self.model, self.kind or "auto", **{**self.model_options(), **options})
+        kind = saved_kind(self.model, **self.source_options()) if self.kind == "saved" else self.kind
+        return load_model(self.model, kind or "auto", **{**self.model_options(), **options})
 
     def model_options(self) -> dict[str, Any]:
         """How to load the model, as :func:`attrim.load_model` takes it."""
@@ -156,6 +156,10 @@ class Bench(Source):
     """Name of the task (attrim ls tasks)."""
     data: str | None = None
     """File or folder to read; built-in is the text that attrim ships (SQuAD format); default: the hub."""
+    train_file: str | None = None
+    """Your own training data, .csv or .json, for the tasks classification, tokens/spans and tokens/tags."""
+    validation_file: str | None = None
+    """Your own data to evaluate on, in the same form."""
     option: UseAppendAction[tuple[str, ...]] = ()
     """Further option of the task as name=value (repeatable)."""
     limit: int | None = None
@@ -173,8 +177,8 @@ class Bench(Source):
 
     @property
     def progress(self) -> bool:
-        """Whether to show progress bars: only to a person who looks at them."""
-        return sys.stderr.isatty() and not self.quiet
+        """Whether to show progress."""
+        return not self.quiet
 
     @cached_property
     def loaded_task(self) -> Task:
@@ -190,7 +194,8 @@ class Bench(Source):
         if isinstance(self.task, Task):
             return dataclasses.replace(self.task, **changes)
         options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size}
-        given = {"limit": self.limit, "max_length": self.max_length}
+        names = ("limit", "max_length", "train_file", "validation_file")
+        given = {name: getattr(self, name) for name in names}
         options |= {name: value for name, value in given.items() if value is not None}
         options["data"] = str(BUILT_IN_TEXT) if isinstance(self.data, str) and self.data == "built-in" else self.data
         options |= parse_options(self.option, TASKS[self.task], f"task {self.task}")
@@ -216,6 +221,11 @@ class Bench(Source):
         if self.kind:
             return super().load_model(**options)
         return self.loaded_task.load_model(self.model, **{**self.model_options(), **options})
+
+    def unscored(self) -> Self:
+        """The bench for work that scores nothing: the model keeps the head that it was saved with, if any."""
+        head = "auto" if self.loaded_task.kind == "auto" else "saved"
+        return self if self.kind else dataclasses.replace(self, kind=head)
 
     @contextmanager
     def begin(self, name: str, identity: Mapping[str, Any] | None = None) -> Iterator[Bench]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..core.modes import device_of
 from ..core.registry import TASKS
 from ..errors import DataError
 from ..models.loading import load_model, longest_input
@@ -112,7 +113,12 @@ class Task:
     def batches(self, tokenizer: Any, max_length: int | None = None) -> Iterator[Batch]:
         """Yield all examples as batches; ``max_length`` may lower the task's own."""
         longest = self.max_length if max_length is None else min(self.max_length, max_length)
-        return make_batches(self.examples(), tokenizer, self.batch_size, longest, self.laid_out(self.rows))
+        examples = self.chosen(tokenizer, longest)
+        return make_batches(examples, tokenizer, self.batch_size, longest, self.laid_out(self.rows))
+
+    def chosen(self, tokenizer: Any, max_length: int) -> Iterator[Example]:
+        """The examples that are used, for tasks in which only a tokenizer can tell."""
+        return self.examples()
 
     def laid_out(self, encode: Encode) -> Encode:
         """Put the rows of ``encode`` on the slots of the task's layout, if it has one."""
@@ -120,7 +126,7 @@ class Task:
 
     def feed(self, model: nn.Module, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
         """Yield batches ready for ``model(**inputs)``: cut to what it can take and on its device (for ``measure``)."""
-        device = next(model.parameters()).device
+        device = device_of(model)
         for batch in self.batches(tokenizer, longest_input(model, tokenizer)):
             inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
             yield with_decoder(inputs, getattr(model, "config", None))
@@ -135,9 +141,9 @@ class Task:
         model : says how long texts may be and how its head numbers the labels; it is not called.
         """
         generator = random.Random(f"{seed} {epoch}")
-        examples = list(self.examples())
-        generator.shuffle(examples)
         longest = min(self.max_length, longest_input(model, tokenizer) or self.max_length)
+        examples = list(self.chosen(tokenizer, longest))
+        generator.shuffle(examples)
         encode: Encode = lambda *given: shuffle_rows(self.laid_out(self.train_rows)(*given), generator)
         batches = make_batches(examples, tokenizer, self.batch_size, longest, encode)
         for batch in shuffle_batches(batches, generator):

@@ -34,6 +34,8 @@ def label_order(model_labels: Mapping[int, str], labels: tuple[str, ...], model:
         )
     if all(re.fullmatch(r"LABEL_\d+|\d+", name) for name in named):
         return list(range(len(labels)))
+    if sorted(named) == sorted(labels):
+        return [named.index(label) for label in labels]
     tidy = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in named]
     if sorted(tidy) != sorted(labels):
         raise DataError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..core.text import home_path
+from ..core.paths import home_path
 from ..errors import DataError
 from ..runs.result import Metric
 from .base import register

@@ -144,6 +144,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
     Parameters
     ----------
+    limit : use this many texts, of those that have enough tokens.
     share : which part of a text's tokens (special ones do not count) to mask; at least one is.
     min_tokens : leave out texts with fewer tokens.
     seed : chooses texts and positions; the positions of a text depend on nothing else but its place and tokens.
@@ -157,6 +158,24 @@ class MaskedLanguageModeling(LanguageModeling):
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ParameterError(f"The share of masked tokens lies between 0 and 1, not {self.share}; 0.15 is usual.")
+
+    def choose(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Keep every text: the limit counts texts with enough tokens, which only a tokenizer can tell."""
+        return examples
+
+    def chosen(self, tokenizer: Any, max_length: int) -> Iterator[Example]:
+        """``limit`` texts that have enough tokens; more are drawn until there are so many, or no texts are left."""
+        if self.limit is None:
+            yield from self.examples()
+            return
+        number = self.limit
+        while True:
+            drawn = list(sample(self.examples(), number, self.seed))
+            usable = [drawn[row.index] for row in self.train_rows(drawn, tokenizer, max_length)]
+            if len(usable) >= self.limit or len(drawn) < number:
+                break
+            number *= 2
+        yield from sample(usable, self.limit, self.seed)
 
     def rows(self, examples: Iterable[Example], tokenizer: Any, max_length: int) -> Iterator[Row]:
         """One row a chosen token."""

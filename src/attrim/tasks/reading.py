@@ -61,8 +61,8 @@ def paragraphs(path: Path) -> Iterator[str]:
         yield " ".join(block)
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON lines file."""
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON lines file, each with the number of its line."""
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             try:
@@ -73,7 +73,7 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 ) from error
             if not isinstance(record, dict):
                 raise DataError(f"Line {number} of {path} is not a JSON object; one object a line is needed.")
-            yield record
+            yield number, record
 
 
 def csv_column(path: Path, column: str) -> Iterator[str]:

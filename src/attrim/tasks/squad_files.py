@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.documents import MOST_BYTES, parse_json
-from ..core.text import home_path
+from ..core.paths import home_path
 from ..errors import DataError, shorten
 from .encoding import Example
 from .reading import find_file, open_text

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ..core.text import home_path
+from ..core.paths import home_path
 from ..errors import DataError
 from .base import Task, register
 from .encoding import Example
@@ -58,7 +58,7 @@ class Text(Task):
         if ending == ".csv":
             yield from csv_column(path, self.column)
         elif ending == ".jsonl":
-            for record in json_lines(path):
+            for _, record in json_lines(path):
                 if not isinstance(record.get(self.column), str):
                     raise DataError(f"{path} has a record without text in {self.column!r}; it has {', '.join(record)}.")
                 yield record[self.column]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.text import home_path
+from ..core.paths import home_path
 from ..errors import DataError
 from ..runs.result import Metric
 from .base import Array, Task, register
@@ -118,32 +118,18 @@ class Tokens(Task):
 
     Parameters
     ----------
-    data : a file in CoNLL format (a word and its tags a line, a blank line between sentences), or a folder of them.
-    split : ``train``, ``validation``, ``test``, or any other file of the folder; a single file is always read.
-    column : place of the tag in a line, from 0; negative numbers count from the end.
     labels : the tags, in the order of the model's classes when the model does not name them.
     """
 
-    split: str = "validation"
-    column: int
     labels: tuple[str, ...]
 
     kind: ClassVar[str] = "token-classification"
     metrics: ClassVar[Mapping[str, Metric]] = {"accuracy": mean_ratio("right", "words")}
-    iob: ClassVar[bool] = False
 
     @property
     def num_labels(self) -> int:
         """One output a tag."""
         return len(self.labels)
-
-    def read(self) -> Iterator[Example]:
-        """Yield every sentence: its words, and the numbers of their tags."""
-        if self.data is None:
-            raise DataError(f"The task {self.registered_name} reads local files; give a CoNLL file or folder as data.")
-        path = conll_file(home_path(self.data), self.split)
-        for words, tags in sentences(path, self.column):
-            yield Example(tuple(words), None, self._numbers(tags, path))
 
     def rows(self, examples: Iterable[Example], tokenizer: Any, max_length: int) -> Iterator[Row]:
         """One row a sentence. Targets: ``labels [L]``, and ``words [L]``, the number of the word that begins there."""
@@ -214,16 +200,6 @@ class Tokens(Task):
         found = output[: len(right)]
         return {"right": int(np.sum(found == np.array(right[: len(found)]))), "words": len(right)}
 
-    def _numbers(self, tags: list[str], path: Path) -> tuple[int, ...]:
-        tidy = to_iob2(tags) if self.iob else tags
-        unknown = [tag for tag in tidy if tag not in self.labels]
-        if unknown:
-            raise DataError(
-                f"{path} has the tag {unknown[0]!r}, which {self.registered_name} does not know; "
-                "set column to where the tags are, or labels to the tags of this data."
-            )
-        return tuple(self.labels.index(tag) for tag in tidy)
-
     def _order(self, model: nn.Module) -> list[int]:
         """For each tag of the task the class of the model, by name where names tell; -1 where the model has none."""
         config: Any = model.config
@@ -258,7 +234,6 @@ class TaggedSpans(Tokens):
         "recall": mean_ratio("hits", "true"),
         "accuracy": mean_ratio("right", "words"),
     }
-    iob: ClassVar[bool] = True
 
     def _compare(self, output: Array, right: tuple[int, ...]) -> dict[str, int]:
         guess, true = spans(self.tags(output, len(right))), spans([self.labels[number] for number in right])
@@ -266,33 +241,67 @@ class TaggedSpans(Tokens):
         return {**counts, **super()._compare(output, right)}
 
 
-def _iob2(*kinds: str) -> tuple[str, ...]:
+@dataclass(kw_only=True)
+class Conll(Tokens):
+    """Base of the tasks whose files are in the CoNLL format.
+
+    Parameters
+    ----------
+    data : a file in CoNLL format (a word and its tags a line, a blank line between sentences), or a folder of them.
+    split : ``train``, ``validation``, ``test``, or any other file of the folder; a single file is always read.
+    column : place of the tag in a line, from 0; negative numbers count from the end.
+    """
+
+    split: str = "validation"
+    column: int
+
+    def read(self) -> Iterator[Example]:
+        """Yield every sentence: its words, and the numbers of their tags."""
+        if self.data is None:
+            raise DataError(f"The task {self.registered_name} reads local files; give a CoNLL file or folder as data.")
+        path = conll_file(home_path(self.data), self.split)
+        for words, tags in sentences(path, self.column):
+            yield Example(tuple(words), None, self._numbers(tags, path))
+
+    def _numbers(self, tags: list[str], path: Path) -> tuple[int, ...]:
+        tidy = to_iob2(tags) if isinstance(self, TaggedSpans) else tags
+        unknown = [tag for tag in tidy if tag not in self.labels]
+        if unknown:
+            raise DataError(
+                f"{path} has the tag {unknown[0]!r}, which {self.registered_name} does not know; "
+                "set column to where the tags are, or labels to the tags of this data."
+            )
+        return tuple(self.labels.index(tag) for tag in tidy)
+
+
+def iob2_labels(*kinds: str) -> tuple[str, ...]:
+    """The IOB2 tags of some kinds of spans."""
     return (OUTSIDE, *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
 
 
 @register("tokens/ner")
 @dataclass(kw_only=True)
-class NamedEntities(TaggedSpans):
+class NamedEntities(TaggedSpans, Conll):
     """Find the names of persons, organisations, places and others. F1 of whole names."""
 
     column: int = 3
-    labels: tuple[str, ...] = _iob2("PER", "ORG", "LOC", "MISC")
+    labels: tuple[str, ...] = iob2_labels("PER", "ORG", "LOC", "MISC")
 
 
 @register("tokens/chunk")
 @dataclass(kw_only=True)
-class Chunks(TaggedSpans):
+class Chunks(TaggedSpans, Conll):
     """Find the chunks of a sentence, such as noun phrases. F1 of whole chunks."""
 
     column: int = 2
-    labels: tuple[str, ...] = _iob2(
+    labels: tuple[str, ...] = iob2_labels(
         "ADJP", "ADVP", "CONJP", "INTJ", "LST", "NP", "PP", "PRT", "SBAR", "UCP", "VP"
     )  # fmt: skip
 
 
 @register("tokens/pos")
 @dataclass(kw_only=True)
-class PartsOfSpeech(Tokens):
+class PartsOfSpeech(Conll):
     """Name the part of speech of every word (Penn Treebank tags). Accuracy."""
 
     column: int = 1

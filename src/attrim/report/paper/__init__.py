@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,6 @@ def save(chart: Chart, folder: Path | str, formats: Sequence[str] = ("png", "svg
     if not chart.name:
         raise ParameterError(f"A {type(chart).__name__} without a name cannot be written; give it one.")
     return write(draw(chart), Path(folder) / chart.name, formats)
-
-
-def save_all(charts: Iterable[Chart], folder: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Write charts one after the other, because many figures at once take much memory; returns the files."""
-    return [path for chart in charts for path in save(chart, folder, formats)]
 
 
 def _size(chart: Chart) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from ...core.wording import counted
 from ...runs.result import Interval, Result
 from .ordering import Replacement
 
@@ -88,18 +89,20 @@ def sentences(rows: Sequence[BudgetRow], metric: str, among: str = "") -> list[s
     ----------
     among : a word for the heads, such as ``selected``.
     """
-    kind = f"{among} heads" if among else "heads"
+    kind = f"{among} head" if among else "head"
     said = []
     for label, claim in (("1/2", "the paper finds little or no drop"), ("all", "the paper finds 8 % on average")):
         row = next((row for row in rows if row.setting.label == label and row.drop is not None), None)
         if row is None or row.drop is None:
             continue
-        heads = f"All {kind}" if label == "all" else f"{len(row.setting.heads)} {kind}"
+        heads = f"All {kind}s" if label == "all" else counted(len(row.setting.heads), kind)
         known = not math.isnan(row.drop.low)
         interval = f" (95 % interval over seeds {row.drop.low:.1f} to {row.drop.high:.1f})" if known else ""
         change = f"{abs(row.drop.value):.1f} % {'worse' if row.drop.value > 0 else 'better'} than"
         if row.drop.value == 0:
             change = "equal to"
+        elif round(abs(row.drop.value), 1) == 0:
+            change = "within 0.1 % of"
         said.append(
             f"{heads} constant: {metric} is {row.score:.2f}, {change} the probe on the unedited model{interval}; "
             f"{claim}."

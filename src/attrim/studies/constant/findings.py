@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +29,14 @@ from ...core.charts import (
 )
 from ...core.checked import Cell
 from ...core.site import Select
-from ...runs.result import Result
+from ...core.wording import counted
+from ...runs.result import Result, same_answers
 from ...scores import RankCorrelation, Scores, rank_correlation
 from ..findings import Findings
+from .averages import FOLDER as AVERAGES
 from .averages import AverageAttention
 from .drops import BudgetRow, sentences
+from .ordering import ORDERS
 from .probing import Epochs
 
 
@@ -76,7 +80,7 @@ class ConstantFindings(Findings):
     @property
     def selected(self) -> bool:
         """Whether only some heads of the model were selected."""
-        return self.averages.halves[0].origin.selection != Select()
+        return self.averages.stats.origin.selection != Select()
 
     def tables(self) -> list[Table]:
         """The scores of every budget; in files only, the place of every head in the orders and the epochs."""
@@ -100,8 +104,14 @@ class ConstantFindings(Findings):
             ]
             for row in self.rows
         ]
-        title = f"{self.model} on {self.task}, {len(self.rows[0].scores)} seeds"
-        return Table("results", title, columns=columns, rows=rows)
+        title = f"{self.model} on {self.task}, {counted(len(self.rows[0].scores), 'seed')}"
+        answers = {
+            " ".join(filter(None, (row.setting.family, row.setting.order, row.setting.label))): self.results[
+                row.setting.name
+            ]
+            for row in self.rows
+        }
+        return Table("results", title, columns=columns, rows=rows, caption=same_answers(answers))
 
     def _orders_table(self) -> Table:
         """A row for each head, with its score and its place (from 1) in every order."""
@@ -198,13 +208,31 @@ class ConstantFindings(Findings):
     def sentences(self) -> list[str]:
         """How sure the averages are, what the numbers say about the paper's claims, and how well the orders agree."""
         said = [_facts(self.averages.summary())]
+        if not self.rows:
+            said += [self._order_sentence(name) for name in self.orders]
         if self.rows:
             said += sentences(self.rows, self.metric, "selected" if self.selected else "")
         pairs = self.correlation.rows() if self.correlation is not None else []
         said += [
             f"{one} and {other}: rank correlation rho {rho:+.2f}, tau {tau:+.2f}" for one, other, rho, tau in pairs
         ]
+        if self.orders:
+            said.append(f"To make half of the heads constant for good: {self._bake_command()}")
         return said
+
+    def _order_sentence(self, name: str) -> str:
+        """All heads of an order, as edits take them."""
+        scores = self.orders[name]
+        clear = len({site.layer for site in scores.sites}) == len(scores.sites)
+        heads = " ".join(f"{where}/{head}" for where, head in scores.order(by="layer" if clear else "site"))
+        kind = "layer" if clear else "site"
+        return f"Order {name} ({kind}/head, the one that is replaced first at the front): {heads}"
+
+    def _bake_command(self) -> str:
+        """What makes a budget of the first order permanent."""
+        order = self.folder / ORDERS / f"{next(iter(self.orders))}.json"
+        edit = f"constant:{self.folder / AVERAGES},heads=@{order}:1/2"
+        return f"attrim bake {shlex.quote(self.model)} --edit {shlex.quote(edit)} --output FOLDER"
 
     def data(self) -> dict[str, Any]:
         """The numbers as JSON values."""

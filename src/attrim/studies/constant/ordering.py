@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from ...attention.discover import find_sites
+from ...core.order import read_order
 from ...core.registry import FAMILIES, SCORES
+from ...core.site import Select, Site
 from ...edits.families import constant_edits
+from ...errors import ArtefactError
 from ...probing.hidden_states import remove_features
 from ...probing.probe import Probe
 from ...probing.probed import Probed
+from ...runs.files import replace_file, storage
+from ...runs.run import Run
 from ...scores import Scores, budget
 from ...scores.lambdas import Lambdas, lambda_scores
 from ...stats.mean import Mean
 from ..bench import Bench
 from ..findings import Setting
 from .study import ConstantHeads
+
+ORDERS = "orders"
+"""The folder of a run with the orders, and the scores of single seeds."""
+GIVEN = "given"
+"""What the order of a file is called."""
 
 
 def order_heads(
@@ -36,6 +50,8 @@ def order_heads(
     probe : gives a trained probe on the unedited model, for scores that need a loss.
     """
     found = {}
+    if study.order is not None:
+        return {GIVEN: given_order(study.order, find_sites(bench.loaded_model), bench.select())}
     for order in study.orders:
         if SCORES[order] is Lambdas:
             each = [_stored(bench, study, order, seed, constants, None) for seed in study.seeds]
@@ -44,6 +60,45 @@ def order_heads(
         else:
             found[order] = _stored(bench, study, order, study.seeds[0], constants, probe)
     return found
+
+
+def given_order(path: Path, sites: Sequence[Site], select: Select) -> Scores:
+    """The order of a file as scores: the place of every selected head; refuses one that is not of these sites."""
+    chosen = select.resolve(sites)
+    places: dict[tuple[str, int], int] = {}
+    for place, (where, head) in enumerate(read_order(path)):
+        meant = [site for site in sites if where == site.layer or where in site.aliases]
+        if len(meant) != 1 or head >= meant[0].heads:
+            cause = f"layer {where} is in {len(meant)} sites" if len(meant) > 1 else "see 'attrim sites'"
+            raise ArtefactError(
+                f"The model has no head {where}/{head}, which {path} lists ({cause}); name sites of it."
+            )
+        places[meant[0].name, head] = place
+    wanted = [(site.name, head) for site, heads in chosen.items() for head in heads]
+    lacking = [head for head in wanted if head not in places]
+    if lacking:
+        raise ArtefactError(
+            f"The order in {path} lacks {len(lacking)} of the {len(wanted)} heads, such as "
+            f"{lacking[0][0]}/{lacking[0][1]}; list every head once."
+        )
+    values = {site.name: torch.tensor([float(places[site.name, head]) for head in heads])
+              for site, heads in chosen.items()}  # fmt: skip
+    return Scores(values, list(chosen), GIVEN, heads={site.name: heads for site, heads in chosen.items()})
+
+
+def write_orders(run: Run, orders: Mapping[str, Scores]) -> None:
+    """Write every order as JSON and CSV, from which edits and other studies take their first heads."""
+    for name, scores in orders.items():
+        sites = {site.name: site for site in scores.sites}
+        table = io.StringIO()
+        rows = csv.writer(table, lineterminator="\n")
+        rows.writerow(("place", "site", "role", "layer", "head", "score"))
+        for place, (own, head) in enumerate(scores.order(), 1):
+            score = float(scores.values[own][scores.scored(sites[own]).index(head)])
+            rows.writerow((place, own, sites[own].role, sites[own].layer, head, score))
+        run.write(f"{ORDERS}/{name}.json", {"order": scores.order(), **scores.to_json()})
+        with storage(run.folder):
+            replace_file(run.folder / ORDERS / f"{name}.csv", table.getvalue().encode())
 
 
 def score_heads(
@@ -99,12 +154,12 @@ def _stored(
     # With all that it was worked out with: another family, seed or number of batches gives another order.
     parts = [order, study.constants_name(study.families[0]), f"seed-{seed}"]
     name = "_".join(parts if probe is None else [*parts, f"batches-{study.score_batches}"])
-    if not (run.folder / "orders" / f"{name}.json").exists():
+    if not (run.folder / ORDERS / f"{name}.json").exists():
         scratch = run.folder / "checkpoints" / f"order_{name}"
         scores = score_heads(bench, study, order, seed, constants, None if probe is None else probe(), scratch)
-        run.write(f"orders/{name}.json", scores.to_json())
+        run.write(f"{ORDERS}/{name}.json", scores.to_json())
         remove_features(scratch)
-    return Scores.from_json(run.read_json(f"orders/{name}.json"))
+    return Scores.from_json(run.read_json(f"{ORDERS}/{name}.json"))
 
 
 @dataclass(frozen=True)
@@ -146,8 +201,9 @@ class Replacement:
 
 def replacements(study: ConstantHeads, orders: Mapping[str, Scores]) -> list[Replacement]:
     """Everything to try once, the unedited model first; at 0 and at all heads the order does not matter."""
-    pairs = [(study.families[0], order) for order in study.orders]
-    pairs += [(family, study.orders[0]) for family in study.families[1:]]
+    names = list(orders)
+    pairs = [(study.families[0], order) for order in names]
+    pairs += [(family, names[0]) for family in study.families[1:]]
     found = {(baseline := Replacement()).name: baseline}
     for family, order in pairs:
         sequence = orders[order].order()

@@ -27,7 +27,7 @@ from ...tasks.base import Task
 from ...tasks.layouts import SHORTEST
 from ..bench import Bench
 from ..findings import Setting
-from .ordering import Replacement
+from .ordering import Replacement, given_order
 from .study import ConstantHeads
 
 Epochs = tuple[dict[str, float], ...]
@@ -37,13 +37,16 @@ MOST_SLOTS = 65_536
 
 
 def check(bench: Bench, study: ConstantHeads) -> None:
-    """Refuse what would fail after the long steps: a task without a probe, and budgets that there are no heads for."""
+    """Refuse what would fail after the long steps: a task without a probe, budgets without heads, a bad order."""
     task = bench.training_task()
     most = longest_input(bench.loaded_model, bench.loaded_tokenizer) or MOST_SLOTS
     if not SHORTEST <= task.max_length <= most:
         raise ParameterError(f"--max-length must be from {SHORTEST} to {most} slots here, not {task.max_length}.")
     make_probe(bench.loaded_model, task)
-    heads = sum(len(chosen) for chosen in bench.select().resolve(find_sites(bench.loaded_model)).values())
+    sites = find_sites(bench.loaded_model)
+    heads = sum(len(chosen) for chosen in bench.select().resolve(sites).values())
+    if study.order is not None:
+        given_order(study.order, sites, bench.select())
     for wanted in study.budgets:
         budget_size(wanted, heads)
 

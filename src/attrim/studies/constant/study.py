@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...core import record
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .probing import Epochs
 
 SLOTS = 64
+ORDERS = ("lambdas",)
 # Of the recipe, what does not change any result: every seed has results of its own.
 _FREE = ("seed", "checkpoint_every")
 
@@ -46,8 +48,12 @@ class ConstantHeads(ProbeRecipe, Study):
     """How many heads are constant: numbers, shares or all."""
     families: tuple[str, ...] = ("average",)
     """What they are replaced by: average, offset, uniform, identity, previous, next, random, learned."""
-    orders: tuple[str, ...] = ("lambdas",)
+    orders: tuple[str, ...] = ORDERS
     """Which heads come first: lambdas, divergence, gradient, random."""
+    averages: Path | None = None
+    """Folder of average attention that was measured before, in place of the first step."""
+    order: Path | None = None
+    """File with an order of all heads (.json or .csv), in place of --orders."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """A probe for each of them."""
     seed: int = 123
@@ -83,6 +89,10 @@ class ConstantHeads(ProbeRecipe, Study):
         for order in self.orders:
             if order not in (known := list(SCORES)):
                 raise UnknownName("order", order, known)
+        if self.order is not None and self.orders != ORDERS:
+            raise ParameterError(
+                f"Both --order {self.order} and --orders say which heads come first; give one of them."
+            )
         rates = {"epochs of an order": self.lambda_epochs, "learning rate of lambdas": self.lambda_rate}
         for name, value in rates.items():
             if not 0 < value < math.inf:
@@ -111,7 +121,17 @@ class ConstantHeads(ProbeRecipe, Study):
             "order_epochs": self.lambda_epochs,
             "lambda_rate": self.lambda_rate,
             "as_coded": self.as_coded,
+            **self._averages_identity(),
         }
+
+    def _averages_identity(self) -> dict[str, str]:
+        """A hash of the averages that are given: with others, every constant is another one."""
+        if self.averages is None:
+            return {}
+        from ...edits.constant import Constant, load_averages
+        from ...edits.saving import fingerprint
+
+        return {"averages": fingerprint([Constant(load_averages(str(self.averages)))])}
 
     def prepare(self, bench: Bench) -> Bench:
         """The bench with texts on fixed slots, so that position i means the same in all texts that are averaged.
@@ -140,12 +160,12 @@ class ConstantHeads(ProbeRecipe, Study):
         from .averages import average
         from .drops import rows_of
         from .findings import ConstantFindings
-        from .ordering import order_heads, replacements
+        from .ordering import order_heads, replacements, write_orders
         from .probing import baseline_probe, probe
 
         task = bench.training_task()
         metric = next(iter(task.metrics))
-        averages = average(bench)
+        averages = average(bench, self.averages)
         found = ConstantFindings(
             folder=bench.run_folder,
             study=self,
@@ -163,6 +183,7 @@ class ConstantHeads(ProbeRecipe, Study):
             for family in self.families
         }
         orders = order_heads(bench, self, mean, constants[self.families[0]], lambda: baseline_probe(bench, self))
+        write_orders(bench.require_run(), orders)
         found = dataclasses.replace(found, orders=orders)
         if self.until == "order":
             return found

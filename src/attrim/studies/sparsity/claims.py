@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...core.wording import counted
 from ...evaluation import UNEDITED
 from ...runs.result import Interval, Result
 from ..findings import Setting
@@ -14,7 +16,9 @@ from .settings import CONTROL, LOG_PRUNED, MATCHED, OFF, RENORMALIZED, THRESHOLD
 TOLERANCE = 1.0  # per cent of the unedited score
 SHARE, SLACK = 0.8, 0.03  # "about 80 %" of the weights
 USABLE = 20.0  # per cent of the unedited score: what the example for renormalising may lose
-Verdict = Literal["confirmed", "refuted", "undecided"]
+FEWEST = 30
+"""Examples below which nothing is judged: a tenth of all examples may then be unlike any that was seen."""
+Verdict = Literal["confirmed", "refuted", "open"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Claim:
     ----------
     loss : how much of the unedited score is lost, in per cent of it, with the interval of the change; None if unknown.
     sentence : all of it in words.
+    examples, needed : how many were evaluated, and an estimate of how many would decide an open claim; None if unknown.
     """
 
     claim: str
@@ -32,6 +37,8 @@ class Claim:
     setting: str
     loss: Interval | None
     sentence: str
+    examples: int = 0
+    needed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""
@@ -59,16 +66,19 @@ def claims(
         ("3-bit log with pruning within 1 %", log, f"{LOG_PRUNED} was not tried with 3 bits"),
     ):
         if setting is None:
-            found.append(Claim(claim, "undecided", "", None, f"{claim}: undecided, for {missing}."))
+            found.append(Claim(claim, "open", "", None, f"{claim}: open, for {missing}.", examples))
             continue
         loss, result = losses[setting.name], results[setting.name]
-        verdict = judge(loss)
+        verdict = judge(loss, examples)
+        score = None if smaller_is_better else results[UNEDITED].metrics[metric]
+        needed = examples_needed(loss, examples, score) if verdict == "open" and loss is not None else None
         said = (
             f"{claim}: {verdict}. {setting.name} zeroes {100 * result.zero_share:.1f} % of the attention weights and "
-            f"changes {metric} from {results[UNEDITED].metrics[metric]:.2f} by {result.changes[metric]} on {examples} "
-            f"examples, {_loss(loss)}{_control(setting, settings, results, losses)}."
+            f"changes {metric} from {results[UNEDITED].metrics[metric]:.2f} by {_change(result, metric, examples)} on "
+            f"{counted(examples, 'example')}, {_loss(loss, examples)}{_missing(verdict, loss, examples, needed)}"
+            f"{_control(setting, settings, results, losses)}."
         )
-        found.append(Claim(claim, verdict, setting.name, loss, said))
+        found.append(Claim(claim, verdict, setting.name, loss, said, examples, needed))
     return found
 
 
@@ -81,9 +91,9 @@ def relative_loss(result: Result, unedited: Result, metric: str, smaller_is_bett
     """What is lost in per cent of the unedited score; None where that score is not positive.
 
     The ends are those of the interval of the change, divided by the unedited score as it was measured. A bootstrap of
-    examples of which none changed has no width, but an example that turns out wrong may only not have been drawn: with
-    N examples its probability can still be 1 - (1 - level)^(1/N). The upper end is never below that (for scores that
-    are means over examples, which perplexity is not).
+    examples of which none changed has no width, but an example that turns out otherwise may only not have been drawn:
+    with N examples its probability can still be 1 - (1 - level)^(1/N). The upper end is never below that, and the lower
+    end never nearer to a loss of everything (for scores that are means over examples, which perplexity is not).
     """
     score = unedited.metrics[metric]
     if score <= 0:
@@ -92,22 +102,76 @@ def relative_loss(result: Result, unedited: Result, metric: str, smaller_is_bett
     factor = 100 / score if smaller_is_better else -100 / score
     low, high = sorted((factor * change.low, factor * change.high))
     if not smaller_is_better:
-        examples = len(next(iter(result.columns.values())))
-        high = max(high, 100 / score * 100 * (1 - (1 - change.level) ** (1 / examples)))
+        unseen = _unseen(score, _size(result), change.level)
+        low, high = min(low, 100 - unseen), max(high, unseen)
     return Interval(factor * change.value + 0.0, low + 0.0, high + 0.0, change.level)
 
 
-def judge(loss: Interval | None, tolerance: float = TOLERANCE) -> Verdict:
-    """Confirmed if the whole interval is within the tolerance, refuted if all of it is beyond, else undecided."""
-    if loss is None or loss.low <= tolerance < loss.high:
-        return "undecided"
+def judge(loss: Interval | None, examples: int = FEWEST, tolerance: float = TOLERANCE) -> Verdict:
+    """Confirmed if the whole interval is within the tolerance, refuted if all of it is beyond, else open.
+
+    Fewer than :data:`FEWEST` examples leave it open: resamples of so few are too much alike for an interval.
+    """
+    if loss is None or examples < FEWEST or loss.low <= tolerance < loss.high:
+        return "open"
     return "confirmed" if loss.high <= tolerance else "refuted"
 
 
-def _loss(loss: Interval | None) -> str:
+def examples_needed(loss: Interval, examples: int, score: float | None, tolerance: float = TOLERANCE) -> int | None:
+    """Estimate how many examples would decide, if the loss stays as it is; None where it is at the bar itself.
+
+    The width of an interval falls with the root of the number of examples. To confirm, so many are needed that an
+    example that was not drawn cannot matter: 1 - (1 - level)^(1/N) of a mean ``score`` within the tolerance (None for
+    scores that are no means).
+    """
+    distance = abs(loss.value - tolerance)
+    if distance == 0:
+        return None
+    beyond = loss.high - loss.value if loss.value < tolerance else loss.value - loss.low
+    needed = FEWEST
+    if score is not None and loss.value < tolerance:
+        lost = tolerance * score / 1e4  # the share of examples that may be lost
+        needed = max(needed, math.ceil(math.log(1 - loss.level) / math.log1p(-lost)))
+        if loss.high <= _unseen(score, examples, loss.level):
+            beyond = 0.0  # nothing but that share made the interval as wide as it is
+    if examples >= FEWEST:
+        needed = max(needed, math.ceil(examples * (beyond / distance) ** 2))
+    return _rounded_up(needed)
+
+
+def _unseen(score: float, examples: int, level: float) -> float:
+    """What an example that was not drawn can still change a mean, in per cent of the score."""
+    return 100 / score * 100 * (1 - (1 - level) ** (1 / examples))
+
+
+def _rounded_up(number: int) -> int:
+    """To two digits, because an estimate has no more."""
+    unit = 10 ** max(0, len(str(number)) - 2)
+    return -(-number // unit) * unit
+
+
+def _change(result: Result, metric: str, examples: int) -> str:
+    change = result.changes[metric]
+    return str(change) if examples >= FEWEST else f"{change.value:+.2f}"
+
+
+def _loss(loss: Interval | None, examples: int) -> str:
     if loss is None:
         return "and a loss relative to an unedited score that is not positive means nothing"
-    return f"a relative loss of {loss.value:.2f} % ({100 * loss.level:g} % interval {loss.low:.2f} to {loss.high:.2f})"
+    interval = f" ({100 * loss.level:g} % interval {loss.low:.2f} to {loss.high:.2f})" if examples >= FEWEST else ""
+    return f"a relative loss of {loss.value:.2f} %{interval}"
+
+
+def _missing(verdict: Verdict, loss: Interval | None, examples: int, needed: int | None) -> str:
+    """What an open claim would need."""
+    if verdict != "open" or loss is None:
+        return ""
+    few = f"; {counted(examples, 'example')} {'is' if examples == 1 else 'are'} too few for a verdict"
+    if needed is None:
+        return f"{few if examples < FEWEST else ''}; the loss is at the bar, which no number of examples decides"
+    if examples < FEWEST:
+        return f"{few}, at least {needed} are needed"
+    return f"; about {needed} examples would decide"
 
 
 def _control(
@@ -120,12 +184,13 @@ def _control(
     share = round(results[setting.name].zero_share, 4)
     same = next((other for other in settings if other.group == MATCHED and other.value == share), None)
     off = next((other for other in settings if other.group == CONTROL and other.label == OFF), None)
-    said = ""
+    examples, said = _examples(results), ""
     for control, words in ((same, "dropping the same share at random loses"), (off, "switching attention off loses")):
         loss = None if control is None else losses[control.name]
         if loss is not None:
-            said += f"; {words} {loss.value:.2f} % ({loss.low:.2f} to {loss.high:.2f})"
-            if judge(loss) == "confirmed":
+            said += f"; {words} {loss.value:.2f} %"
+            said += f" ({loss.low:.2f} to {loss.high:.2f})" if examples >= FEWEST else ""
+            if judge(loss, examples) == "confirmed":
                 said += ", so this score does not show what attention is worth"
     return said
 
@@ -140,7 +205,7 @@ class Renormalising:
     sentence : all of it in words, with the numbers of one bar.
     """
 
-    verdict: Literal["needed", "harmful", "depends on the bar", "no difference"]
+    verdict: Literal["needed", "harmful", "depends on the bar", "no difference", "open"]
     better: tuple[float, ...]
     worse: tuple[float, ...]
     sentence: str
@@ -180,7 +245,11 @@ def renormalising(
     worse = tuple(bar for bar, high in highest.items() if high < 0)
     known = [pair for pair in pairs if pair[0].value in {*better, *worse}] or pairs
     shown = _example(known, results, differences, metric, smaller_is_better)
-    tried = f"of {len(pairs)} bars"
+    tried, examples = f"of {counted(len(pairs), 'bar')}", _examples(results)
+    if examples < FEWEST:
+        said = f"Renormalising after a threshold: open, for {counted(examples, 'example')} "
+        said += f"{'is' if examples == 1 else 'are'} too few for a verdict, at least {FEWEST} are needed"
+        return Renormalising("open", (), (), f"{said}; {shown}.")
     if better and not worse:
         said = f"Renormalising after a threshold: needed, for it is better at {len(better)} {tried} and worse at none"
         return Renormalising("needed", better, worse, f"{said}; {shown}.")
@@ -191,7 +260,7 @@ def renormalising(
         sides = (", ".join(f"{bar:g}" for bar in bars) for bars in (better, worse))
         said = "Renormalising after a threshold: depends on the bar, better at {} and worse at {}".format(*sides)
         return Renormalising("depends on the bar", better, worse, f"{said}; {shown}.")
-    said = f"Renormalising after a threshold: no difference that {_examples(results)} examples show at any {tried}"
+    said = f"Renormalising after a threshold: no difference that {counted(examples, 'example')} show at any {tried}"
     return Renormalising("no difference", better, worse, f"{said}; {shown}.")
 
 
@@ -220,4 +289,8 @@ def _example(
 
 
 def _examples(results: Mapping[str, Result]) -> int:
-    return len(next(iter(results[UNEDITED].columns.values())))
+    return _size(results[UNEDITED])
+
+
+def _size(result: Result) -> int:
+    return len(next(iter(result.columns.values())))

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from ...core.charts import Chart, Column, Table
+from ...core.wording import counted
 from ...errors import ArtefactError
 from ...evaluation import UNEDITED
 from ...runs.result import Interval, Result, paired_bootstrap, results_table
@@ -130,7 +131,9 @@ class SparsityFindings(Findings):
         if self.results:
             names = {item.name: _display(item) for item in self.settings}
             examples = len(next(iter(self.results[UNEDITED].columns.values())))
-            shown.append(results_table(self.results, f"{self.model} on {self.task}, {examples} examples", names))
+            shown.append(
+                results_table(self.results, f"{self.model} on {self.task}, {counted(examples, 'example')}", names)
+            )
         return [*shown, self._heads_table(), *self._tokens_tables()]
 
     def charts(self) -> Sequence[Chart]:

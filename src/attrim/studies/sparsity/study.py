@@ -92,7 +92,7 @@ class Sparsity(Study):
             raise ParameterError(f"The row bar must lie in [0, 1), not {self.row_bar}.")
         if not 0 <= self.target < 1:
             raise ParameterError(f"The target is a share of the weights, between 0 and 1, not {self.target}.")
-        _ = self.heads
+        _ = self.heads  # raises for one that is not a head
 
     @property
     def heads(self) -> list[tuple[int, int]]:
@@ -123,14 +123,16 @@ class Sparsity(Study):
         tensors = {text: fingerprint(chain) for text, chain in edits.items() if holds_tensors(chain)}
         return {"tensors": tensors} if tensors else {}
 
-    def run(self, bench: Bench) -> SparsityFindings:
-        """See :meth:`Study.run`; what is wrong with the settings is said before anything is loaded."""
+    def prepare(self, bench: Bench) -> Bench:
+        """See :meth:`Study.prepare`; what is wrong with the settings is said before anything is loaded.
+
+        Without scores, any head of the model will do.
+        """
         from .settings import check
 
         check(self, bench.select())
-        found = super().run(bench)
-        assert isinstance(found, self.findings())
-        return found
+        bench = super().prepare(bench)
+        return bench.unscored() if self.no_scores else bench
 
     def work(self, bench: Bench) -> SparsityFindings:
         """Measure every part, evaluate every setting, and keep what tables and figures need of the tokenizer."""
