@@ -2,42 +2,139 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import platform
+import shlex
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from typing import Any, NoReturn
 
 from .commands import commands
 from .commands.base import Outcome
 from .commands.parsing import parse
 from .core.processor import prepare_half_precision
-from .errors import AttrimError
+from .errors import AttrimError, one_line, shorten
 
-USER_ERROR, INTERRUPTED = 2, 130
+USER_ERROR, UNFORESEEN, KILLED = 2, 70, 128
+"""Exit codes: what the user can put right, a bug (``EX_SOFTWARE`` of sysexits), and what a signal's number adds to."""
+STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+ENVIRONMENT = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP,
+    errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOTDIR, errno.EISDIR,
+)  # fmt: skip
+"""System errors that say something about the machine or the path that was given, not about attrim."""
+NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate")
+"""How torch and numpy say that the memory is full."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal that asks the program to end; whatever handles Ctrl-C handles it, too."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0, 2 for what the user can put right, 130 after Ctrl-C."""
+    """Run one command and return the exit code.
+
+    0, 2 for what the user can put right, 70 for a bug in attrim, 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP.
+    """
+    words = sys.argv[1:] if words is None else words
+    try:
+        with _stoppable():
+            return _main(words)
+    except KeyboardInterrupt as stop:
+        _say("stopped; what was written so far is complete and the same command goes on.")
+        return KILLED + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+    except Exception as error:
+        return _unforeseen(error, words)
+
+
+def _main(words: Sequence[str]) -> int:
     # Threads that spin while they wait took four times the CPU time on a machine that did other work too.
     # This must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        command = parse(sys.argv[1:] if words is None else words, commands())
+        command = parse(words, commands())
         if getattr(command, "dtype", "float32") != "float32":
             # Not left to the loading: a command may run the model in float32 before it trains in bfloat16: too late.
             prepare_half_precision()
         _print(command.run(), command.json)
     except AttrimError as error:
-        print(f"attrim: {error}", file=sys.stderr)
+        _say(str(error))
         return USER_ERROR
-    except KeyboardInterrupt:
-        print("attrim: stopped; what was written so far is complete and the same command goes on.", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
         _give_up_output()  # the reader (head, less) has gone
     return 0
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """End at SIGTERM and SIGHUP as at Ctrl-C. Signals that are ignored stay so: that is what ``nohup`` does."""
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise Stopped(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        chosen = [number for number in STOPPING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        before = {number: signal.signal(number, stop) for number in chosen}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(sentence: str) -> None:
+    """Print one sentence to standard error, if there still is one: a terminal that was closed has none."""
+    with suppress(OSError):
+        print(f"attrim: {one_line(sentence)}", file=sys.stderr, flush=True)
+
+
+def _unforeseen(error: Exception, words: Sequence[str]) -> int:
+    """Say in one sentence what no command has foreseen, and keep the traceback for a report."""
+    if isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
+        _say("The memory of this machine is not enough; use a smaller --batch-size, --max-length or --limit.")
+        return USER_ERROR
+    if isinstance(error, OSError) and error.errno in ENVIRONMENT:
+        where = shorten(str(error.filename), str, 120) if error.filename else "A file"
+        _say(f"{where} cannot be read or written ({error.strerror}); check the path and the room on the disk.")
+        return USER_ERROR
+    report = _report(error, words)
+    try:
+        handle, path = tempfile.mkstemp(prefix="attrim-error-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(report)
+    except OSError:
+        with suppress(OSError):
+            print(report, file=sys.stderr)
+        path = ""
+    place = f"the traceback in {path}" if path else "the traceback above"
+    cause = one_line(f"{type(error).__name__}: {error}", most=120)
+    _say(f"An unforeseen error ended the command ({cause}); this is a bug in attrim: please report it with {place}.")
+    return UNFORESEEN
+
+
+def _report(error: Exception, words: Sequence[str]) -> str:
+    """What a bug report needs: the command line, versions and the traceback."""
+    versions = []
+    for package in ("attrim", "torch", "transformers", "numpy"):
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(f"{package} {metadata.version(package)}")
+    command = shorten(shlex.join(["attrim", *words]), str, most=10_000)
+    about = f"Python {platform.python_version()}, {platform.platform()}, {', '.join(versions)}"
+    return "\n".join([command, about, "", *traceback.format_exception(error)])
 
 
 def _print(outcome: Outcome, as_json: bool) -> None:

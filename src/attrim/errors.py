@@ -6,9 +6,16 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+LONGEST = 100
+"""No name is longer; of one that is, only the beginning is compared with others, which takes time."""
+
 
 class AttrimError(Exception):
     """Something a user can put right. The command line prints it as one sentence and exits with code 2."""
+
+    def __init__(self, sentence: object = "") -> None:
+        # The repr of a tensor or of another library's error goes over many lines.
+        super().__init__(" ".join(str(sentence).splitlines()))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -20,15 +27,28 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def shorten(value: Any, write: Callable[[Any], str] = repr, most: int = 100) -> str:
     """What a message shows of a value: its ``repr`` (or ``str``) in one line, very long ones without their middle."""
     text = " ".join(write(value).splitlines())
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+    text = text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """A message in one line that can be printed; from a longer one than ``most`` characters the middle is cut out."""
+    text = "".join(map(_printable, " ".join(text.splitlines())))
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 2 - 3) :]}"
+
+
+def _printable(letter: str) -> str:
+    """A character, or its escape sequence where it has no picture or no encoding (half of a surrogate pair)."""
+    return letter if letter.isprintable() else letter.encode("unicode_escape", "backslashreplace").decode()
 
 
 class UnknownName(AttrimError):
     """A name that no registry knows."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: Any, known: Iterable[str]) -> None:
         known = sorted(known)
-        hint = nearest(name, known) or f"known are {', '.join(known) or 'none'}."
+        near = nearest(name[:LONGEST], known) if isinstance(name, str) else ""
+        hint = near or f"known are {shorten(', '.join(known) or 'none', str, most=150)}."
         super().__init__(f"There is no {kind} named {shorten(name)}; {hint}")
 
 
@@ -69,7 +89,7 @@ def require_all(items: Iterable[Any], kind: type, word: str) -> None:
             raise ParameterError(f"{item.__name__} is a class, not {word}; write {item.__name__}(...).")
         if isinstance(item, (list, tuple)):
             raise ParameterError(f"A {type(item).__name__} was given in place of {word}; give them one by one.")
-        raise ParameterError(f"{word.capitalize()} was expected, not {item!r}; 'attrim ls' lists what there is.")
+        raise ParameterError(f"{word.capitalize()} was expected, not {shorten(item)}; 'attrim ls' lists what there is.")
 
 
 def require_model(model: Any) -> None:

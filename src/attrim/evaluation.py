@@ -17,7 +17,7 @@ from .core.modes import device_of, evaluation_mode
 from .core.progress import track
 from .core.text import folders
 from .edits.base import Edit
-from .errors import DataError
+from .errors import DataError, ParameterError, shorten
 from .models.digests import comparable_digests, tokenizer_digest
 from .models.loading import check_fit, longest_input
 from .runs.result import Result as Result
@@ -203,7 +203,9 @@ def check_stats(texts: Iterable[str], model: nn.Module, tokenizer: Any = None) -
 
 
 def check_evaluable(task: Task) -> None:
-    """Refuse a task that has nothing to score."""
+    """Refuse a task that has nothing to score, and what is no task."""
+    if not isinstance(task, Task):
+        raise ParameterError(f"A task was expected, not {shorten(task)}; make one with attrim.tasks.base.load_task.")
     if not task.metrics:
         raise DataError(f"The task {task.registered_name} has no metric to evaluate; use it with 'attrim measure'.")
 

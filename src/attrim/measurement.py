@@ -17,9 +17,9 @@ from .attention.discover import find_sites
 from .attention.session import active_sessions
 from .core.modes import in_mode, on_device
 from .core.progress import Bar, progress_bar
-from .core.site import Select
+from .core.site import Select, require_select
 from .edits.base import Edit
-from .errors import DataError, ParameterError, SiteError, require_all, require_model
+from .errors import DataError, ParameterError, SiteError, require_all, require_model, shorten
 from .models.digests import attention_digests
 from .models.loading import check_tokens
 from .stats.base import Stat
@@ -69,11 +69,14 @@ def measure(
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
     if len({id(stat) for stat in stats}) < len(stats):
         raise ParameterError("The same stat is given twice and would count everything twice; make one for each use.")
+    if not isinstance(batches, Iterable):
+        raise DataError(f"Batches are a list of dicts of tensors, or what gives them, not {shorten(batches)}.")
+    select = Select() if select is None else select
+    require_select(select)
     iterator = iter(batches)
     first = next(iterator, None)
     if first is None:
         raise DataError("There is nothing to measure on: the batches are empty.")
-    select = select or Select()
     total = len(batches) if isinstance(batches, Sized) else None
     with (
         on_device(model, device) as place,

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..core.plan import Plan
-from ..core.site import Select, Site
+from ..core.site import Select, Site, require_select
 from ..edits.base import Edit
 from ..errors import ParameterError, SiteError, require_all
 from ..stats.base import Stat
@@ -95,6 +95,8 @@ def _attached(
     """One time that a context is active; the arguments are those of :func:`attach`."""
     require_all(edits, Edit, "an edit")
     require_all(stats, Stat, "a stat")
+    select = Select() if select is None else select
+    require_select(select)
     sites = map_of(model, example)
     plans = _plans(sites.sites, edits, stats, select)
     check_layers(sites.layers, plans)

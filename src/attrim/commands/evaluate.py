@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import UseAppendAction
 
 from ..core.wording import counted
+from ..errors import ParameterError
 from ..studies.bench import Bench
 from .base import Command, Outcome, register
 
@@ -29,11 +30,14 @@ class Evaluate(Command, Bench):
 
     def run(self) -> Outcome:
         """Load everything, evaluate every setting, and keep them in a run folder when ``output`` is given."""
+        from ..core.site import Select
         from ..core.text import parse_chain
         from ..report.terminal import show
         from ..runs.result import results_table
         from ..studies.findings import Setting
 
+        if not self.edit and self.select() != Select():
+            raise ParameterError("--select-... says which heads edits change, and there is no --edit; leave it out.")
         settings = [Setting(text, edits=tuple(parse_chain(text, self.select()))) for text in self.edit]
         self.check_stats(self.edit)
         if self.output is None:

@@ -17,8 +17,9 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from ..core.documents import Unreadable, read_yaml
+from ..core.paths import home_path, require_text
 from ..core.text import convert, hints_of, takes_of
-from ..errors import AttrimError, UnknownName
+from ..errors import AttrimError, UnknownName, shorten
 from .base import Command
 
 MARKERS = (tyro.conf.FlagCreatePairsOff,)
@@ -37,6 +38,8 @@ def parse(words: Sequence[str], commands: Mapping[str, type[Command]]) -> Comman
     words : the command line without the program's name.
     commands : name to class of every command.
     """
+    for place, word in enumerate(words, 1):
+        require_text(word, f"argument {place}")
     if not words or words[0] in HELP:
         tyro.extras.subcommand_cli_from_dict(dict(commands), prog="attrim", args=["--help"], config=MARKERS)
     name, *rest = words
@@ -47,7 +50,9 @@ def parse(words: Sequence[str], commands: Mapping[str, type[Command]]) -> Comman
         tyro.cli(kind, prog=f"attrim {name}", args=["--help"], config=MARKERS)
     flags = _flags(kind)
     given = _given(f"attrim {name}", rest, flags)
-    values = _from_yaml(Path(given["config"][-1]), flags) if "config" in given else {}
+    values = {}
+    if "config" in given:
+        values = _from_yaml(home_path(given["config"][-1], f"flag --config of 'attrim {name}'"), flags)
     for key, texts in given.items():
         flag = flags[key]
         value = convert(flag.choose(texts), flag.hint, f"{flag.what} of 'attrim {name}'")
@@ -145,7 +150,7 @@ def _given(program: str, words: Sequence[str], flags: Mapping[str, Flag]) -> dic
             raise UsageError(f"The {flag.what} of '{program}' needs a value; give {flag.takes}.")
         given[flag.key] = [*given.get(flag.key, ()), *texts] if flag.repeatable else texts
     if surplus:
-        raise UsageError(f"'{program}' does not know what to do with {shlex.join(surplus)!r}; see --help.")
+        raise UsageError(f"'{program}' does not know what to do with {shorten(shlex.join(surplus))}; see --help.")
     return given
 
 

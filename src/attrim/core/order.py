@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ArtefactError, ParameterError, shorten
+from .paths import home_path
 
 T = TypeVar("T")
 Budget = int | float | str
 OrderedHead = tuple[int | str, int]
 """Layer number or site name, and head number."""
 ALL = "all"
+LONGEST_BUDGET = 40
+"""Characters of a budget."""
 LONGEST = 100_000
 """The most heads that a file may list, far beyond any model."""
 
@@ -42,6 +46,8 @@ def budget_size(k: Budget, total: int) -> int:
     share = isinstance(k, float) or (isinstance(k, str) and any(sign in k for sign in "./%"))
     text = str(k).strip()
     try:
+        if len(text) > LONGEST_BUDGET or re.search(r"e[+-]?\d{4}", text, re.IGNORECASE):
+            raise ValueError(text)  # 1e999999999 as a fraction fills the memory
         # Through the text, because 0.29 of 100 heads is 29, and the float is a little less.
         number = (
             Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1) if text != ALL else Fraction(total)
@@ -50,7 +56,8 @@ def budget_size(k: Budget, total: int) -> int:
         number = Fraction(-1)
     if isinstance(k, bool) or number < 0 or number > (1 if share else total):
         raise ParameterError(
-            f"{k!r} is not a budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or all."
+            f"{shorten(k)} is not a budget of {total} heads; give a number from 0 to {total}, a share such as 1/2, or "
+            "all."
         )
     return int(number * total) if share else int(number)
 
@@ -72,7 +79,7 @@ def read_order(path: Path) -> list[OrderedHead]:
     ``.json`` holds a list of ``[layer or site name, head]``, or an object with such a list as ``order``; ``.csv`` has
     the columns ``head`` and ``site`` or ``layer``, and is sorted by its column ``place`` where it has one.
     """
-    path = path.expanduser()
+    path = home_path(path)
     readers = {".json": _from_json, ".csv": _from_csv}
     if path.suffix not in readers:
         raise ArtefactError(f"An order of heads is read from a .json or .csv file, not from {path}.")

@@ -112,8 +112,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         self._scan()
-        tidy = name.strip().lower().replace("_", "-")
-        if tidy not in self._members:
+        tidy = name.strip().lower().replace("_", "-") if isinstance(name, str) else None
+        if tidy is None or tidy not in self._members:
             raise UnknownName(self.kind, name, self._members)
         return self._members[tidy]
 

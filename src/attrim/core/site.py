@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..errors import ParameterError, SelectionError
+from ..errors import ParameterError, SelectionError, shorten
 
 Head = tuple["Site", int]
 
@@ -99,7 +99,7 @@ class Select:
                     value.append(read(_plain(item)))
                 except (TypeError, ValueError):
                     kind = "texts" if read is _word else "whole numbers" + (" or pairs" if read is _head else "")
-                    raise ParameterError(f"Select({field}=...) takes {kind}, not {item!r}.") from None
+                    raise ParameterError(f"Select({field}=...) takes {kind}, not {shorten(item)}.") from None
             object.__setattr__(self, field, tuple(value))
 
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
@@ -125,12 +125,12 @@ class Select:
                 continue
             for entry in entries:
                 if not any(match(site, entry) for site in kept):
-                    raise _nothing(f"{field}={entry!r}", sites)
+                    raise _nothing(f"{field}={shorten(entry)}", sites)
             kept = [site for site in kept if any(match(site, entry) for entry in entries)]
         chosen = {site: heads for site in kept if (heads := self._heads(site))}
         self._check_heads(sites, chosen)
         if not chosen:
-            raise _nothing(f"{self}", sites)
+            raise _nothing(shorten(self), sites)
         return chosen
 
     def _heads(self, site: Site) -> tuple[int, ...]:
@@ -160,6 +160,12 @@ class Select:
     def from_json(cls, fields: dict[str, Any]) -> Select:
         """The inverse of :meth:`to_json`."""
         return cls(**fields)
+
+
+def require_select(select: Any) -> None:
+    """Refuse what is not a selection of heads."""
+    if not isinstance(select, Select):
+        raise ParameterError(f"A selection was expected, not {shorten(select)}; write attrim.Select(heads=[...]).")
 
 
 def _stands_for(where: int | str | None, site: Site) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import numbers
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 from ..errors import ParameterError, UnknownName, nearest, shorten
 from .order import first_heads
+from .paths import home_path, require_text
 from .registry import EDITS, Registry
 from .site import Select
 from .wording import counted
@@ -131,6 +133,7 @@ def _links(text: str) -> list[str]:
 
 def _read_member(registry: Registry[Any], text: str) -> tuple[Any, dict[str, dataclasses.Field[Any]], dict[str, str]]:
     """A member, its fields, and the texts of those fields and selections that are given."""
+    require_text(text, f"text of the {registry.kind}")
     _refuse_several(registry, text)
     name, _, rest = text.strip().partition(":")
     kind = registry[name]
@@ -338,7 +341,9 @@ def parse_options(texts: Iterable[str], kind: Any, owner: str) -> dict[str, Any]
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
-            raise ParameterError(f"The option {shorten(text)} of the {owner} has no value; write {name}=VALUE.")
+            raise ParameterError(
+                f"The option {shorten(text)} of the {owner} has no value; write {shorten(name, str, most=40)}=VALUE."
+            )
         if name not in known:
             raise UnknownName(f"option of the {owner}", name, known)
         values[name] = convert(_value(value), hints[name], f"option {name!r} of the {owner}")
@@ -412,6 +417,39 @@ def hints_of(kind: Any, include_extras: bool = False) -> dict[str, Any]:
             unknown[error.name] = _Unknown
 
 
+def check_fields(member: Any, kind: str) -> None:
+    """Refuse fields of a dataclass that do not hold what their type hints say.
+
+    Parameters
+    ----------
+    kind : what the member is, such as ``stat``.
+    """
+    hints = hints_of(type(member))
+    for item in dataclasses.fields(member):
+        if item.init and not _accepts(getattr(member, item.name), hints[item.name]):
+            what = f"field {item.name!r} of the {kind} {_name(type(member))!r}"
+            raise misfit(getattr(member, item.name), hints[item.name], what)
+
+
+def _accepts(value: Any, hint: Any) -> bool:
+    """Whether a hint has a place for a value; hints that say nothing have one for every value."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_accepts(value, option) for option in get_args(hint))
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in (int, float):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral if hint is int else numbers.Real):
+            return False
+        number: Any = value
+        return bool(number == number and (abs(number) < 2**63 or abs(number) == math.inf))
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) in (tuple, Sequence):
+        entry = get_args(hint)[0]
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(_accepts(one, entry) for one in value)
+    return _fits(value, hint)
+
+
 def read_numbers(member: Any) -> None:
     """Turn the numbers of an edit that is being made into Python's own, which can be saved; refuse what is none."""
     hints = hints_of(type(member))
@@ -433,6 +471,8 @@ def _plain(value: Any, hint: Any, what: str) -> Any:
     others = [option for option in options if option not in (bool, int, float)]
     if getattr(value, "ndim", None) == 0 and not any(isinstance(o, type) and isinstance(value, o) for o in others):
         value = value.item()
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ParameterError(f"The {what} cannot be {shorten(value)}; that is too large.")
     if isinstance(value, (int, float)) or any(_fits(value, option) for option in options):
         return value
     raise misfit(value, hint, what)
@@ -464,6 +504,7 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
         return tuple(_read(entry, get_args(option)[0], what) for entry in _entries(value))
     if not isinstance(value, str):
         raise _Misfit(value)
+    require_text(value, what)
     if origin is Literal:
         if value not in get_args(option):
             way_out = nearest(value, get_args(option)) or f"give {takes_of(option)}."
@@ -473,8 +514,10 @@ def _read_one(value: Any, option: Any, what: str) -> Any:
         return BOOLEANS[value.lower()]
     if option in (int, float):
         return _number(value, option, what)
-    if option in (str, Path, Any):
-        return value if option is Any else option(value)
+    if option is Path:
+        return home_path(value, what)
+    if option in (str, Any):
+        return value
     raise _Misfit(value)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.registry import EDITS
-from ..core.site import Select
+from ..core.site import Select, require_select
 from ..core.text import read_numbers
 
 register = EDITS.register
@@ -33,6 +33,7 @@ class Edit:
 
     def __post_init__(self) -> None:
         """Check the numbers; an edit with checks of its own calls this first."""
+        require_select(self.select)
         read_numbers(self)
 
     def edit_scores(self, scores: Tensor, call: Call) -> Tensor:

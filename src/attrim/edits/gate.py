@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.site import Site
-from ..errors import ParameterError, ShapeError
+from ..errors import ParameterError, ShapeError, shorten
 from .base import Edit, register
 from .persite import at_heads, at_site
 
@@ -36,6 +36,8 @@ class Gate(Edit):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites is not None:
+            if not isinstance(self.sites, (list, tuple)):
+                raise ParameterError(f"sites must be a list of sites or of their names, not {shorten(self.sites)}.")
             object.__setattr__(
                 self, "sites", tuple(site.name if isinstance(site, Site) else site for site in self.sites)
             )

@@ -13,8 +13,9 @@ import transformers
 from torch import Tensor, nn
 
 from ..baking.model import baked_class, loadable, read_sidecar
+from ..core.paths import home_path, require_text
 from ..core.processor import prepare_half_precision
-from ..errors import ArtefactError, DataError, UnknownName
+from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
 from . import sources, tiny
 from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
@@ -63,14 +64,14 @@ def load_model(
     gguf : a GGUF file in the folder or hub repository; the same as the name ``name/file.gguf``.
     """
     name = _packed(name, gguf)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UnknownName("model kind", kind, KINDS)
     model_class = getattr(transformers, KINDS[kind])
     place, number_type = _device(device), _dtype(dtype)
     if dtype != "float32":
         prepare_half_precision()
     labels = {} if num_labels is None else {"num_labels": num_labels}
-    with one_sentence(f"The model {name!r} could not be loaded as {kind}"), quiet():
+    with one_sentence(f"The model {shorten(name)} could not be loaded as {kind}"), quiet():
         if name in tiny.TINY:
             model = tiny.tiny_model(name, model_class, **labels)
         else:
@@ -97,6 +98,7 @@ def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any
     ----------
     dtype : number type of the weights; ``auto`` is the one that they were saved with.
     """
+    folder = home_path(folder, "folder of a baked model")
     parts = read_sidecar(folder)
     uses_safetensors(str(folder), {})
     with one_sentence(f"The baked model in {str(folder)!r} could not be loaded"), quiet():
@@ -124,7 +126,7 @@ def saved_kind(
     name = _packed(name, gguf)
     if name in tiny.TINY:
         return "auto"
-    with one_sentence(f"The configuration of {name!r} could not be read"), quiet():
+    with one_sentence(f"The configuration of {shorten(name)} could not be read"), quiet():
         source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
         if file := options.get("gguf_file"):
             # GGUF files do not say it, but nearly all are of language models.
@@ -152,7 +154,7 @@ def load_tokenizer(
     name = _packed(name, gguf)
     if name in tiny.TINY:
         return tiny.tiny_tokenizer()
-    with one_sentence(f"The tokenizer of {name!r} could not be loaded"), quiet():
+    with one_sentence(f"The tokenizer of {shorten(name)} could not be loaded"), quiet():
         source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
         file = options.get("gguf_file")
         with readable(Path(file)) if file else nullcontext():
@@ -168,6 +170,9 @@ def load_tokenizer(
 
 def _packed(name: str | Path, gguf: str | None) -> str:
     """The name of a model, or that of a GGUF file in it."""
+    if not isinstance(name, (str, Path)):
+        raise ParameterError(f"A model is loaded by its name or folder, not {shorten(name)}.")
+    require_text(str(name), "name of the model")
     return str(name) if gguf is None else f"{name}/{gguf}"
 
 
@@ -231,16 +236,25 @@ def _check_report(name: str, kind: str, model: Any, report: dict[str, Any], new_
 
 
 def _device(name: str) -> torch.device:
+    if not isinstance(name, (str, torch.device)):
+        raise ParameterError(f"The device must be a name such as cpu or cuda, not {shorten(name)}.")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ArtefactError(f"The device {name!r} cannot be used here ({first_line(error)}); use 'cpu'.") from error
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError, AttributeError) as error:
+        cause = first_line(error)
+        if cause.startswith("Could not run") or isinstance(error, (ImportError, AttributeError)):
+            cause = "this build of torch has no such device"  # torch lists its operators or a module that is not there
+        elif "Expected one of" in cause:
+            cause = "torch knows no such device"
+        raise ArtefactError(
+            f"The device {shorten(name)} cannot be used here ({shorten(cause, str, most=120)}); use 'cpu'."
+        ) from error
     return device
 
 
 def _dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         raise UnknownName("dtype", name, DTYPES)
     return DTYPES[name]
 

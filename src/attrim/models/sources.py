@@ -15,7 +15,8 @@ from typing import Any, Literal
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
-from ..errors import ArtefactError, AttrimError, nearest
+from ..core.paths import home_path
+from ..errors import ArtefactError, AttrimError, nearest, shorten
 from .tiny import TINY
 from .weights import fetch
 
@@ -39,7 +40,7 @@ def find(
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if name == "minilm":
         return str(_minilm_folder()), options
-    path = _smollm2_file() if name == "smollm2" else Path(name).expanduser()
+    path = _smollm2_file() if name == "smollm2" else home_path(name, "model")
     packed = path.suffix.lower() == ".gguf"
     if packed and path.parent.is_dir():
         return _packed(fetch(str(path.parent), path.name, {}), path.parent, path.name, options)
@@ -55,8 +56,8 @@ def find(
     online = not local_files_only and reachable(owner, "model", revision)
     if not online and not _is_cached(owner, revision, cache_dir, file):
         raise ArtefactError(
-            f"The model {name!r}{_built_in(name)} is not in the local cache and the hub is not used or cannot be "
-            f"reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
+            f"The model {shorten(name)}{_built_in(name)} is not in the local cache and the hub is not used or cannot "
+            f"be reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
         )
     where = {"revision": revision or "main", "cache_dir": cache_dir, "local_files_only": not online}
     if packed:
@@ -101,7 +102,7 @@ def _smollm2_file() -> Path:
 
 
 def _is_cached(name: str, revision: str | None, cache_dir: str | None, file: str) -> bool:
-    with one_sentence(f"{name!r} is neither a folder here nor a hub name (owner/name)"):
+    with one_sentence(f"{shorten(name)} is neither a folder here nor a hub name (owner/name)"):
         return isinstance(try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision), str)
 
 
@@ -131,7 +132,7 @@ def reachable(name: str, kind: Literal["model", "dataset"], revision: str | None
         raise ArtefactError(f"The {label} has no revision {revision!r}; leave it out to use the newest.") from error
     except HFValidationError as error:
         raise ArtefactError(
-            f"{name!r} is neither a folder here nor a valid hub name (owner/name); check the spelling."
+            f"{shorten(name)} is neither a folder here nor a valid hub name (owner/name); check the spelling."
         ) from error
     except Exception as error:  # whatever the network library of this hub version raises: there is no connection
         log.info("The hub cannot be reached (%s); only the local cache is used.", error)
@@ -171,7 +172,7 @@ def one_sentence(what: str) -> Iterator[None]:
         # The tokenizers' own kind of error is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        cause = first_line(error)
+        cause = (isinstance(error, OSError) and error.strerror) or first_line(error)
         if cause.startswith("Unrecognized configuration class"):
             cause = "transformers has no such head for its architecture, so choose another kind of model"
-        raise ArtefactError(f"{what}: {cause}.") from error
+        raise ArtefactError(f"{what}: {shorten(cause, str, most=150)}.") from error

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..core import record
 from ..core.documents import MissingFile, Unreadable, parse_json, read_json
+from ..core.paths import home_path
 from ..errors import ArtefactError
 from .files import file_digest, read_sealed, replace_file, replace_sealed, storage, write_tensors
 from .locks import Lock
@@ -87,7 +88,7 @@ class Run:
             plain = json.loads(json.dumps(config, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ArtefactError(f"A run's configuration must be JSON values: {error}.") from error
-        where = Path(where).expanduser()
+        where = home_path(where)
         with storage(where):
             own = (where / "config.json").exists()
             folder = where if own else where / f"{_tidy(name)}-{config_hash(plain)[:12]}"
@@ -119,7 +120,7 @@ class Run:
     @classmethod
     def read(cls, folder: str | Path) -> Run:
         """Open an existing run by its folder alone, to look at it; another process may be writing to it."""
-        folder = Path(folder).expanduser()
+        folder = home_path(folder, "folder of a run")
         return cls(folder, _read_config(folder))
 
     def write(self, name: str, values: Mapping[str, Any]) -> Path:

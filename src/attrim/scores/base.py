@@ -16,6 +16,7 @@ from ..attention.discover import find_sites
 from ..core import record
 from ..core.registry import SCORES
 from ..core.site import Select, Site
+from ..core.text import check_fields
 from ..errors import ArtefactError, AttrimError, DataError, ParameterError, SelectionError, ShapeError
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Score:
     unit: Unit | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, "score")
         for name, known in self.choices().items():
             given = getattr(self, name)
             if given is None:

@@ -15,6 +15,7 @@ from ..core.charts import Chart, Table
 from ..core.record import load as load_record
 from ..core.registry import STATS
 from ..core.site import Site
+from ..core.text import check_fields
 from ..errors import ArtefactError, DataError, SelectionError
 from ..kernels.feed import BinBuffers, CellBuffers, Extent
 from .integers import grown, normalise_wide
@@ -31,6 +32,10 @@ class Stat:
 
     registered_name: ClassVar[str]
     moment: str = "weights"  # or query, key, value, scores, output, layer_input, layer_output
+
+    def __post_init__(self) -> None:
+        """Check the types of the options; a stat with checks of its own calls this first."""
+        check_fields(self, "stat")
 
     def options(self) -> dict[str, Any]:
         """The options that this stat was made with: the dataclass fields that can be given."""

@@ -47,6 +47,7 @@ class RowDistance(SiteStat):
     _edits: Mapping[str, Edit | None] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = self.edits
         self._edits = given if isinstance(given, Mapping) else {text: parse(EDITS, text) for text in given}
         self.edits = tuple(self._edits)  # what is saved, and what other stats are compared with

@@ -76,6 +76,7 @@ class Histogram(SiteStat):
     bar: float = 1e-8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.floor < 1:
             raise ParameterError(
                 f"Histogram(floor={self.floor}) cannot be drawn on a logarithmic axis; give 0 < floor < 1."

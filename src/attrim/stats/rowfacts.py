@@ -103,6 +103,7 @@ class RowCurves(SiteStat):
     levels: int = 50
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.floor < 1 or self.bins < 1 or self.levels < 1:
             raise ParameterError("RowCurves needs 0 < floor < 1, at least one bin and at least one level.")
 

@@ -74,6 +74,7 @@ class Sample(Following, SiteStat):
     first: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.count < 1:
             raise ParameterError(f"Sample(count={self.count}) would keep nothing; give at least 1.")
 

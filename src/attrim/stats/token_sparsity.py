@@ -36,6 +36,7 @@ class TokenSparsity(Following, SiteStat):
     bars: Sequence[float] = (1e-8,)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.bars = tuple(self.bars)
         if not self.bars:
             raise ParameterError("TokenSparsity has no bar; give at least one.")

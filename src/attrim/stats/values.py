@@ -23,6 +23,8 @@ from .integers import add_words, from_wide, to_fixed
 Moment = Literal["layer_input", "layer_output", "query", "key", "value", "scores", "weights", "output"]
 LARGEST = 8192.0
 """The square of a larger number does not fit into fixed point."""
+MOST_BINS = 1_000_000
+"""Of every head: more fill the memory, and no figure can show them."""
 
 
 @register("values")
@@ -47,10 +49,17 @@ class Values(SiteStat):
     bins: int = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.moment not in get_args(Moment):
             raise ParameterError(f"moment must be one of {', '.join(get_args(Moment))}, not {self.moment!r}.")
-        if not self.low < self.high or self.bins < 1:
+        if self.bins < 1 or not self.low < self.low + (self.high - self.low) / self.bins:
             raise ParameterError(f"A histogram from {self.low} to {self.high} in {self.bins} bins is empty.")
+        if not (self.low >= -LARGEST and self.high <= LARGEST):
+            raise ParameterError(
+                f"A histogram may reach from -{LARGEST:g} to {LARGEST:g}, not {self.low} to {self.high}."
+            )
+        if self.bins > MOST_BINS:
+            raise ParameterError(f"A histogram may have {MOST_BINS:,} bins, not {self.bins:,}.")
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""

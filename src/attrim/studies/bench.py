@@ -197,7 +197,7 @@ class Bench(Source):
         names = ("limit", "max_length", "train_file", "validation_file")
         given = {name: getattr(self, name) for name in names}
         options |= {name: value for name, value in given.items() if value is not None}
-        options["data"] = str(BUILT_IN_TEXT) if self.data == "built-in" else self.data
+        options["data"] = str(BUILT_IN_TEXT) if isinstance(self.data, str) and self.data == "built-in" else self.data
         options |= parse_options(self.option, TASKS[self.task], f"task {self.task}")
         return load_task(self.task, **{**options, **changes})
 
@@ -277,7 +277,7 @@ class Bench(Source):
 
     def _options(self, task: Task) -> dict[str, Any]:
         # The path of the installed file says nothing about the results; the hash of its examples does.
-        return task.options() | ({"data": self.data} if self.data == "built-in" else {})
+        return task.options() | ({"data": self.data} if isinstance(self.data, str) and self.data == "built-in" else {})
 
     def measure(
         self,

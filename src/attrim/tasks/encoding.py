@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -62,7 +63,7 @@ Encode = Callable[[Iterable[Example], Any, int], Iterator[Row]]
 def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
     """Yield the items in lists of ``size``, the last one shorter."""
     stream = iter(items)
-    while chunk := list(islice(stream, size)):
+    while chunk := list(islice(stream, min(size, sys.maxsize))):
         yield chunk
 
 

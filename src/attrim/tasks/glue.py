@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ..core.paths import home_path
 from ..errors import DataError
 from ..runs.result import Metric
 from .base import register
@@ -51,7 +52,7 @@ class Glue(HubData, Classify):
 
     def read(self) -> Iterator[Example]:
         """Yield the examples of the split from the local folder or the hub."""
-        examples = self._from_hub() if self.data is None else self._from_files(Path(self.data).expanduser())
+        examples = self._from_hub() if self.data is None else self._from_files(home_path(self.data))
         for example in examples:
             if self.min_words <= 0 or len(" ".join(example.texts).split()) >= self.min_words:
                 yield example

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from ..core.paths import home_path
 from ..errors import DataError, shorten
 from .base import Task
 from .reading import find_file, json_lines, open_text
@@ -64,7 +65,7 @@ class OwnFiles(Task):
         if path is None:
             flag = f"--{split}-file FILE or " if split in ("train", "validation") else ""
             raise DataError(f"The task {self.registered_name} has no {split} data; give {flag}--data FOLDER.")
-        folder = Path(path).expanduser()
+        folder = home_path(path)
         if given is not None or not folder.is_dir():
             return folder
         names = [f"{name}{ending}" for name in _NAMES.get(split, (split,)) for ending in ENDINGS]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.documents import MOST_BYTES, parse_json
+from ..core.paths import home_path
 from ..errors import DataError, shorten
 from .encoding import Example
 from .reading import find_file, open_text
@@ -38,7 +39,7 @@ def squad_file(data: str | None, names: Sequence[str] = NAMES) -> Path:
     """Return the file itself, or the first of the named files in a folder, plain or gzip."""
     if data is None:
         raise DataError("SQuAD paragraphs come from a local file; give its path as data (dev-v1.1.json, plain or .gz).")
-    path = Path(data).expanduser()
+    path = home_path(data)
     if not path.is_dir():
         return path
     found = find_file([path], names)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from ..core.paths import home_path
 from ..errors import DataError
 from .base import Task, register
 from .encoding import Example
@@ -42,7 +43,7 @@ class Text(Task):
     def _files(self) -> list[Path]:
         if self.data is None:
             raise DataError(f"The task {self.registered_name} reads local files; give a file or folder as data.")
-        path = Path(self.data).expanduser()
+        path = home_path(self.data)
         if path.is_dir():
             found = sorted(each for each in path.iterdir() if _ending(each) in ENDINGS)
             if not found:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.paths import home_path
 from ..errors import DataError
 from ..runs.result import Metric
 from .base import Array, Task, register
@@ -258,7 +259,7 @@ class Conll(Tokens):
         """Yield every sentence: its words, and the numbers of their tags."""
         if self.data is None:
             raise DataError(f"The task {self.registered_name} reads local files; give a CoNLL file or folder as data.")
-        path = conll_file(Path(self.data).expanduser(), self.split)
+        path = conll_file(home_path(self.data), self.split)
         for words, tags in sentences(path, self.column):
             yield Example(tuple(words), None, self._numbers(tags, path))
 

@@ -14,7 +14,9 @@ from ...attention.context import edit
 from ...attention.discover import find_sites
 from ...edits.base import Edit
 from ...edits.constant import Constant
+from ...errors import ParameterError
 from ...evaluation import evaluate
+from ...models.loading import longest_input
 from ...probing.hidden_states import CachedStates, extract, remove_features
 from ...probing.probe import Probe, load_probe, make_probe, save_probe
 from ...probing.probed import Probed, train_probed
@@ -22,6 +24,7 @@ from ...probing.trainer import evaluate_probe, train_probe
 from ...runs.result import Result
 from ...scores import budget_size
 from ...tasks.base import Task
+from ...tasks.layouts import SHORTEST
 from ..bench import Bench
 from ..findings import Setting
 from .ordering import Replacement, given_order
@@ -29,11 +32,17 @@ from .study import ConstantHeads
 
 Epochs = tuple[dict[str, float], ...]
 """The metrics after each epoch."""
+MOST_SLOTS = 65_536
+"""For a model that does not say how many tokens it takes: the averages have this many squared cells a head."""
 
 
 def check(bench: Bench, study: ConstantHeads) -> None:
     """Refuse what would fail after the long steps: a task without a probe, budgets without heads, a bad order."""
-    make_probe(bench.loaded_model, bench.training_task())
+    task = bench.training_task()
+    most = longest_input(bench.loaded_model, bench.loaded_tokenizer) or MOST_SLOTS
+    if not SHORTEST <= task.max_length <= most:
+        raise ParameterError(f"--max-length must be from {SHORTEST} to {most} slots here, not {task.max_length}.")
+    make_probe(bench.loaded_model, task)
     sites = find_sites(bench.loaded_model)
     heads = sum(len(chosen) for chosen in bench.select().resolve(sites).values())
     if study.order is not None:

@@ -74,8 +74,8 @@ class ConstantHeads(ProbeRecipe, Study):
     """Number type of the computation."""
 
     def __post_init__(self) -> None:
-        # In Python they may be numbers.
-        object.__setattr__(self, "budgets", tuple(str(budget) for budget in self.budgets))
+        if isinstance(self.budgets, (list, tuple)):  # in Python they may be numbers
+            object.__setattr__(self, "budgets", tuple(str(budget) for budget in self.budgets))
         super().__post_init__()
         for names, what in ((self.budgets, "budget"), (self.families, "family"), (self.orders, "order")):
             if not names:
