@@ -73,6 +73,12 @@ SCORES = [
     pytest.param(attrim.Divergence(), id="divergence"),
     pytest.param(attrim.Gradient(), id="gradient"),
     pytest.param(attrim.Gradient(signed=True, scope="example", reduction="sum"), id="gradient-examples"),
+    pytest.param(attrim.Gradient(towards="nothing", unit="site"), id="gradient-nothing"),
+    pytest.param(attrim.GradientAttention(), id="gradient-attention"),
+    pytest.param(
+        attrim.GradientAttention(cells="mean", scope="example", target="label", unit="block"),
+        id="gradient-attention-examples",
+    ),
     pytest.param(attrim.RandomOrder(seed=3), id="random"),
     pytest.param(attrim.Lambdas(recipe=ProbeRecipe(steps=2)), id="lambdas"),
 ]
