@@ -79,6 +79,9 @@ SCORES = [
         attrim.GradientAttention(cells="mean", scope="example", target="label", unit="block"),
         id="gradient-attention-examples",
     ),
+    pytest.param(attrim.LayerRelevance(), id="lrp"),
+    pytest.param(attrim.LayerRelevance(rules="safe", cells="mean", scope="example", target=1), id="lrp-examples"),
+    pytest.param(attrim.GradientRelevance(), id="gradient-relevance"),
     pytest.param(attrim.RandomOrder(seed=3), id="random"),
     pytest.param(attrim.Lambdas(recipe=ProbeRecipe(steps=2)), id="lambdas"),
 ]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from .base import Score, ScoreInputs, Scores, register
-from .taps import OutputTap, Tapped, gradients
+from .taps import Cells, OutputTap, Tapped, gradients
 from .target import explained, places_of, unlabelled
-
-Cells = Literal["sum", "mean"]
-"""Whether the cells of an attention matrix are added or averaged, over those of real tokens."""
 
 
 @register("gradient-attention")
@@ -49,8 +45,6 @@ class GradientAttention(Score):
             tap.clear()
             places = places_of(tapped.model, tapped.model(**unlabelled(batch)), batch)
             slopes = gradients(explained(places, self.target).sum(), tap.tensors)
-            # The sum over cells of gradient x attention is the derivative by a factor before the head's output.
-            values = {name: -change for name, change in tap.changes(slopes).items()}
-            if self.cells == "mean":
-                values = {name: value / tap.cells[name][:, None] for name, value in values.items()}
-            yield tapped.filled(values, len(places.logits))
+            # Over the cells it is the same as gradient x output over the numbers of the output.
+            products = {name: slope * tap.tensors[name].detach() for name, slope in slopes.items()}
+            yield tapped.filled(tap.sums(products, self.cells), len(places.logits))

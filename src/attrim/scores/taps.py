@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from ..core.site import Select, Site
 from ..edits.base import Edit
 from ..errors import DataError
 from .target import unlabelled
+
+Cells = Literal["sum", "mean"]
+"""Whether the cells of an attention matrix are added or averaged, over those of real tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,11 @@ class Tap(Edit):
         self.cells[call.site.name] = real.expand(len(tensor)) if len(real) == 1 else real
         return tensor
 
+    def sums(self, values: Mapping[str, Tensor], cells: Cells = "sum") -> dict[str, Tensor]:
+        """Values of the shape of the tensors, added or averaged to ``[B, H]``, by site name."""
+        sums = {name: each.sum((-2, -1)) for name, each in values.items()}
+        return sums if cells == "sum" else {name: each / self.cells[name][:, None] for name, each in sums.items()}
+
     def clear(self) -> None:
         """Forget the last pass, and with it its memory."""
         self.tensors.clear()
@@ -62,7 +70,7 @@ class OutputTap(Tap):
 
     def changes(self, slopes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What removing each head does to first order, ``[B, H]`` by site name, from the gradients of the outputs."""
-        return {name: -(slope * self.tensors[name].detach()).sum((-2, -1)) for name, slope in slopes.items()}
+        return self.sums({name: -slope * self.tensors[name].detach() for name, slope in slopes.items()})
 
 
 @dataclass(frozen=True, eq=False)
