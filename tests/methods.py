@@ -82,6 +82,11 @@ SCORES = [
     pytest.param(attrim.LayerRelevance(), id="lrp"),
     pytest.param(attrim.LayerRelevance(rules="safe", cells="mean", scope="example", target=1), id="lrp-examples"),
     pytest.param(attrim.GradientRelevance(), id="gradient-relevance"),
+    pytest.param(attrim.Confidence(), id="confidence"),
+    pytest.param(attrim.Confidence(skip_end=False, scope="example", unit="site"), id="confidence-examples"),
+    pytest.param(attrim.Fisher(), id="fisher"),
+    pytest.param(attrim.Fisher(change="replaced", scope="example"), id="fisher-examples"),
     pytest.param(attrim.RandomOrder(seed=3), id="random"),
+    pytest.param(attrim.RandomOrder(unit="block"), id="random-blocks"),
     pytest.param(attrim.Lambdas(recipe=ProbeRecipe(steps=2)), id="lambdas"),
 ]
