@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from random import Random
 from typing import Any
 
@@ -29,7 +30,9 @@ def read_back(read: Any, text: str) -> None:
         return
     assert len(again) == len(found)
     for one, other in zip(found, again, strict=True):
-        assert same(vars(one), vars(other)), f"{text!r} became {written!r}"
+        assert type(one) is type(other)
+        for field in dataclasses.fields(one):
+            assert same(getattr(one, field.name), getattr(other, field.name)), f"{text!r} became {written!r}"
 
 
 @fuzzed("texts", 0.5)
