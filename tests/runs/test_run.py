@@ -331,12 +331,12 @@ def test_arrays_that_were_changed_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("config.json", b"[]", "is not dict"),
+        ("config.json", b"[]", "is not an object"),
         ("config.json", b"[" * 100_000, "nested"),
         ("config.json", b"\xff", "UTF-8"),
         ("config.json", b'{"model": "other"}', "another configuration|changed since the run began"),
-        ("versions.json", b"3", "is not list"),
-        ("versions.json", b'[{"torch": 3}]', "is not str"),
+        ("versions.json", b"3", "is not a list"),
+        ("versions.json", b'[{"torch": 3}]', "is not a text"),
         ("versions.json", b"[" * 100_000, "nested"),
     ],
 )
