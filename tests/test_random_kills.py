@@ -88,7 +88,7 @@ def forked(words: list[str], errors: Path) -> int:
         return process
     try:
         # Not what pytest has put in their place.
-        sys.stdout, sys.stderr = Path(os.devnull).open("w"), errors.open("w")
+        sys.stdout, sys.stderr = Path(os.devnull).open("w"), errors.open("w")  # noqa: SIM115
         torch.set_num_threads(1)
         os._exit(main(words))
     finally:
