@@ -72,7 +72,7 @@ class Run:
             raise ArtefactError(f"A run's configuration must be JSON values: {error}.") from error
         where = Path(where).expanduser()
         if (where / "config.json").exists():
-            run = cls.read(where)
+            run = cls(where, _read_config(where))
             if run.key != config_hash(plain):
                 run.close()
                 raise ArtefactError(
@@ -82,7 +82,7 @@ class Run:
         else:
             folder = where / f"{_tidy(name)}-{config_hash(plain)[:12]}"
             if (folder / "config.json").exists():
-                run = cls.read(folder)
+                run = cls(folder, _read_config(folder))
             else:
                 with storage(folder):
                     (folder / "arrays").mkdir(parents=True, exist_ok=True)
@@ -95,14 +95,9 @@ class Run:
     def read(cls, folder: str | Path) -> Run:
         """Open an existing run by its folder alone."""
         folder = Path(folder).expanduser()
-        try:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise ArtefactError(f"{folder} holds no run (there is no config.json); check the path.") from error
-        except ValueError as error:
-            raise ArtefactError(
-                f"{folder / 'config.json'} is damaged ({error}); restore it or move the folder away."
-            ) from error
+        config = _read_config(folder)
+        if not (folder / "results.sqlite").exists():  # a model's folder has a config.json too
+            raise ArtefactError(f"{folder} holds no run (there is no results.sqlite); check the path.")
         return cls(folder, config)
 
     def write(self, name: str, values: Any) -> Path:
@@ -237,6 +232,20 @@ class Run:
             seen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
             if versions not in seen:
                 replace_file(path, json.dumps([*seen, versions], indent=2).encode())
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ArtefactError(f"{folder} holds no run (there is no config.json); check the path.") from error
+    except ValueError as error:
+        raise ArtefactError(
+            f"{folder / 'config.json'} is damaged ({error}); restore it or move the folder away."
+        ) from error
+    if not isinstance(config, dict):
+        raise ArtefactError(f"{folder / 'config.json'} is not the configuration of a run; check the path.")
+    return config
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
