@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"attrim: {error}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
-        print("attrim: stopped; what was written so far is complete and the same command goes on.", file=sys.stderr)
+        print("attrim: stopped; what was written so far is complete and the same command resumes.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         _give_up_output()  # the reader (head, less) has gone

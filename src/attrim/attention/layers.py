@@ -49,7 +49,7 @@ def check_layers(layers: dict[int, list[Site]], plans: dict[Site, Plan]) -> None
             )
     if touched and not known.intersection(touched):
         raise SiteError(
-            "An edit or stat of hidden states chooses no layer: select self-attention sites, each stands for its layer."
+            "An edit or stat of hidden states selects no layer; select self-attention sites: each one means its layer."
         )
 
 
