@@ -95,7 +95,7 @@ def from_lines(text: str, form: Format) -> Tensor:
     """The inverse of :func:`to_lines`: a float64 matrix."""
     rows = [line.split(",") for line in text.splitlines() if line]
     if not rows or len({len(row) for row in rows}) != 1:
-        raise DataError("The text is no matrix of words: its lines differ in length, or there are none.")
+        raise DataError("The text is not a matrix of words: its lines differ in length, or there are none.")
     return form.numbers([word for row in rows for word in row]).reshape(len(rows), -1)
 
 

@@ -54,7 +54,7 @@ def measure(
     progress : show a progress bar, with the time left where the batches have a length.
     edits : change the attention first; the stats see what comes out.
     device : where to run (default: where the model is); a model that is moved comes back too.
-    checkpoint : keeps the stats so far on disk; a pass over the same batches that was stopped goes on from there, and
+    checkpoint : keeps the stats so far on disk; a pass over the same batches that was stopped resumes, and
         gives the same numbers. Remove it when the finished stats are saved.
 
     Examples

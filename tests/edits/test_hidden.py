@@ -195,5 +195,5 @@ def test_a_choice_without_layers_is_an_error() -> None:
     animal = BY_NAME["t5"]
     model = animal.build()
     cross = HiddenThreshold(0.3, select=Select(roles="cross"))
-    with pytest.raises(SiteError, match="chooses no layer"), attach(model, [cross]):
+    with pytest.raises(SiteError, match="selects no layer"), attach(model, [cross]):
         model(**batch(animal))

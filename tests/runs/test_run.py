@@ -260,6 +260,11 @@ def test_folders_that_cannot_be_used(tmp_path):
         Run.open("/proc/attrim", CONFIG)
     with pytest.raises(ArtefactError, match="holds no run"):
         Run.read(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(ArtefactError, match="holds no run"):
+        Run.read(tmp_path / "model")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["config.json"]
     with pytest.raises(ArtefactError, match="must be JSON values"):
         Run.open(tmp_path, {"model": object()})
 

@@ -130,10 +130,12 @@ def test_charts_have_the_numbers_of_the_rows(glue: Path) -> None:
     assert np.isnan(values[0, 0])
 
 
-def test_an_older_run_says_what_to_do(glue: Path) -> None:
+def test_an_unfinished_run_says_what_to_do(glue: Path) -> None:
     found = run(glue, until="average")
     (found.folder / "findings.json").unlink()
-    with pytest.raises(ArtefactError, match=r"holds no findings: .*repeat its command \(attrim constant \.\.\.\)"):
+    with pytest.raises(
+        ArtefactError, match=r"holds no findings: it is unfinished; repeat its command \(attrim constant \.\.\.\)"
+    ):
         findings(found.folder)
 
 

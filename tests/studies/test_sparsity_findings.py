@@ -197,6 +197,11 @@ def test_a_run_without_findings_says_what_to_do(tmp_path: Path, capsys: pytest.C
         findings(run.folder)
     assert main(["show", str(run.folder)]) == 2
     assert "an older attrim wrote it; repeat its command (attrim sparsity ...)" in capsys.readouterr().err
+    with (
+        Run.open(tmp_path, {"study": "evaluate"}, name="evaluate") as other,
+        pytest.raises(ArtefactError, match=r"it is one of attrim evaluate, and only studies have findings"),
+    ):
+        findings(other.folder)
 
 
 def test_every_bar_is_tried_in_both_forms_and_controls_follow_the_paper(found: SparsityFindings) -> None:

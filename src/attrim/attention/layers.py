@@ -50,7 +50,7 @@ def check_layers(layers: Mapping[nn.Module, list[Site]], plans: dict[Site, Plan]
             )
     if touched and not known.intersection(touched):
         raise SiteError(
-            "An edit or stat of hidden states chooses no layer: select self-attention sites, each stands for its layer."
+            "An edit or stat of hidden states selects no layer; select self-attention sites: each one means its layer."
         )
 
 

@@ -122,7 +122,7 @@ class Select:
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
         """The chosen head numbers of every chosen site, in the order of ``sites``.
 
-        Never empty; and every entry of the selection stands for something, or it is a mistake.
+        Never empty; an entry of the selection that matches nothing is an error.
         """
         sites = list(sites)
         if not sites:

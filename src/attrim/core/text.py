@@ -406,7 +406,7 @@ class _Unknown:
 
 
 def hints_of(kind: Any, include_extras: bool = False) -> dict[str, Any]:
-    """The type hint of every field; names that are imported for type checkers only stand for nothing known."""
+    """The type hint of every field; names that only type checkers import are unknown here."""
     unknown: dict[str, Any] = {}
     while True:
         try:
@@ -479,7 +479,7 @@ def _plain(value: Any, hint: Any, what: str) -> Any:
 
 
 def _fits(value: Any, option: Any) -> bool:
-    """Whether an option allows a value; one that is no plain class is left to the edit's own checks."""
+    """Whether an option allows a value; anything but a plain class is left to the edit's own checks."""
     kind = get_origin(option) or option
     return not isinstance(kind, type) or kind in (Any, _Unknown) or isinstance(value, kind)
 

@@ -176,7 +176,7 @@ class Backbone:
     def _choose(self, inputs: dict[str, Tensor], mask: Tensor) -> bool | None:
         """Whether positions must be given to the model for equal hidden states; None when they differ either way.
 
-        One text tells: that with the most holes, or with the fewest tokens where no text has any.
+        One text decides: the one with the most holes, or with the fewest tokens if no text has any.
         """
         text = most_empty(mask)
         inputs, mask = {name: tensor[text] for name, tensor in inputs.items()}, mask[text]

@@ -121,7 +121,10 @@ class Run:
     def read(cls, folder: str | Path) -> Run:
         """Open an existing run by its folder alone, to look at it; another process may be writing to it."""
         folder = home_path(folder, "folder of a run")
-        return cls(folder, _read_config(folder))
+        config = _read_config(folder)
+        if not (folder / "results.sqlite").exists():  # a model's folder has a config.json too
+            raise ArtefactError(f"{folder} holds no run (there is no results.sqlite); check the path.")
+        return cls(folder, config)
 
     def write(self, name: str, values: Mapping[str, Any]) -> Path:
         """Write a JSON object to a file of the run's folder, or of a folder in it, together with its digest."""

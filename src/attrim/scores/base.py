@@ -44,7 +44,7 @@ class ScoreInputs:
     batches : dicts of tensors for ``model(**batch)``; with labels, where a score needs the loss.
     constants : what heads would be replaced by, as :class:`~attrim.edits.constant.Constant` takes it, or an edit.
     task, tokenizer : training data, for scores that train.
-    folder : for checkpoints of scores that train, to go on after a kill.
+    folder : for checkpoints of scores that train, to resume after a kill.
     progress : show a progress bar, where it takes long.
     select : the heads to score; the others stay as they are and get no number.
     """

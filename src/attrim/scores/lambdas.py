@@ -56,7 +56,7 @@ def train_lambdas(
     recipe : by default that of the paper.
     rate : learning rate of the lambdas; None takes the probe's.
     as_coded : as the released code: the probe's learning rate, and the model's dropout while training.
-    folder : for checkpoints, to go on after a kill.
+    folder : for checkpoints, to resume after a kill.
     select : the heads to mix, among those of the sites that have constants (default: all).
 
     Returns

@@ -1,4 +1,4 @@
-"""A measurement that is under way, kept on disk so that one that was killed goes on instead of beginning again."""
+"""A measurement that is under way, kept on disk so that it resumes after a kill."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Checkpoint:
 
 
 def check_same_data(seen: Fingerprint, expected: Fingerprint, folder: Path) -> None:
-    """Refuse to go on with a checkpoint when the batches that it covers are others now."""
+    """Refuse to resume from a checkpoint whose batches differ from those that are given now."""
     if seen != expected:
         raise ArtefactError(
             f"The measurement in {folder} was begun on other data ({expected.examples} examples that are not the "

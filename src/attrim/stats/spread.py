@@ -172,7 +172,7 @@ class Spread(SiteStat):
 class Extremes(Spread):
     """How the maximum, minimum, mean and standard deviation of an example's weights vary over the examples.
 
-    Unlike in the paper's code, padding counts nowhere.
+    Unlike in the paper's code, padding is never counted.
     """
 
     facts: ClassVar[tuple[str, ...]] = ("maximum", "minimum", "mean", "std")

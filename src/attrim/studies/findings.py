@@ -122,11 +122,7 @@ def findings(folder: str | Path) -> Findings:
     """
     with Run.read(folder) as run:
         if not (run.folder / FILE).exists():
-            begun = run.config.get("study")
-            raise ArtefactError(
-                f"The run in {folder} holds no findings: it is unfinished, or an older attrim wrote it; repeat its "
-                f"command{f' (attrim {begun} ...)' if begun else ''}, which does only what is missing."
-            )
+            raise ArtefactError(f"The run in {folder} holds no findings: {_reason(run)}.")
         index = run.read_json(FILE)
         if index.get("format") != FORMAT:
             raise ArtefactError(f"The findings in {folder} have another format than {FORMAT}; use another attrim.")
@@ -135,6 +131,17 @@ def findings(folder: str | Path) -> Findings:
         except UnknownName as error:
             raise ArtefactError(f"The findings in {folder} cannot be read: {error}") from error
         return study.findings().read(run)
+
+
+def _reason(run: Run) -> str:
+    """Why a run holds no findings, and what to do about it."""
+    begun = run.config.get("study")
+    if begun not in STUDIES:
+        what = f"it is one of attrim {begun}" if begun else "it does not name a study"
+        return f"{what}, and only studies have findings; its results are in {run.folder / 'results.sqlite'}"
+    if "weights" not in run.config:  # part of the identity of every run since there are findings
+        return f"an older attrim wrote it; repeat its command (attrim {begun} ...), which begins a new run"
+    return f"it is unfinished; repeat its command (attrim {begun} ...), which does only what is missing"
 
 
 def _codecs(run: Run, edits: list[Edit] | None = None) -> dict[type, record.Codec]:

@@ -164,7 +164,7 @@ class Tokens(Task):
         columns = [logits[..., place] if place >= 0 else torch.full_like(logits[..., 0], _NEVER)
                    for place in self._order(model)]  # fmt: skip
         best = torch.stack(columns, dim=-1).max(-1)
-        # A broken model must not look like one that says the first tag: its numbers are passed on.
+        # A model that gives NaN must not look like one that predicts the first tag, so NaN is passed on.
         tags = torch.where(best.values.isfinite(), best.indices.float(), best.values)
         result = torch.full((len(words), self.max_length), -1.0, device=tags.device)
         rows, places = (words != IGNORED).nonzero(as_tuple=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Base of all callbacks; what :meth:`state` gives is in every checkpoint, so that a resumed run goes on alike."""
+    """Base of all callbacks; what :meth:`state` gives is in every checkpoint, so that resuming changes no result."""
 
     def after_step(self, step: Step, loop: Loop) -> None:
         """Act after a step; ``loop`` has the model, and can pin its weights."""

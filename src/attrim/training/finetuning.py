@@ -57,7 +57,7 @@ def finetune(
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
 ) -> Finetuned:
-    """Train a model on a task and keep everything in a run; a run that was killed goes on where it was.
+    """Train a model on a task and keep everything in a run; a run that was killed resumes.
 
     Parameters
     ----------

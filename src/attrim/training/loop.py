@@ -60,7 +60,7 @@ class Loop:
     epochs : the batches of an epoch by its number, the same whenever it is asked; the loop may read ahead of a step.
     loss : by default the one of the model's own head.
     callbacks : called after every step, in order.
-    folder : for checkpoints; when it has one, the loop goes on from there. None writes none.
+    folder : for checkpoints; when it has one, the loop resumes from it. None writes no checkpoints.
 
     Attributes
     ----------

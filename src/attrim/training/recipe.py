@@ -41,7 +41,7 @@ class Recipe:
     seed: int = 123
     """Fixes the order of the data and dropout."""
     checkpoint_every: int = 100
-    """Steps between checkpoints; a run that was killed goes on from the last one."""
+    """Steps between checkpoints; a run that was killed resumes from the last one."""
 
     def check(self) -> None:
         """Raise an error for a value that cannot be meant."""

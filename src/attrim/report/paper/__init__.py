@@ -140,7 +140,7 @@ def _tiny(axes: Axes, chart: Panels, row: int, column: int) -> None:
         axes.set_ylabel(chart.rows[row], rotation=0, va="center", labelpad=6, fontsize=6)
     axes.tick_params(labelsize=5, length=1.5, pad=1)
     ticks = axes.get_xticks()
-    axes.set_xticks(ticks[:-1] if len(ticks) > 1 else ticks)  # the last label would stand on the next panel
+    axes.set_xticks(ticks[:-1] if len(ticks) > 1 else ticks)  # the last label would overlap the next panel
     axes.minorticks_off()
     axes.set_yticks([])
     axes.grid(False)

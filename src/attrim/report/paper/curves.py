@@ -82,7 +82,7 @@ def _label(series: Series) -> str:
 
 
 def _steps(series: Sequence[Series]) -> list[float]:
-    """The values of a knob that stand at even distances, the largest first."""
+    """The values of a knob that are evenly spaced, the largest first."""
     return sorted({float(x) for one in series for x in one.x}, reverse=True)
 
 

@@ -41,7 +41,7 @@ SETTINGS: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
-    "axes.formatter.useoffset": False,  # the offset would stand on the label of the axis
+    "axes.formatter.useoffset": False,  # the offset would overlap the label of the axis
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "axes.grid": True,

@@ -117,7 +117,7 @@ def score_heads(
     Parameters
     ----------
     probe : trained on the unedited model; only lambdas do without, which train one of their own.
-    scratch : folder for checkpoints, to go on after a kill.
+    scratch : folder for checkpoints, to resume after a kill.
     """
     task, kind = bench.training_task(), SCORES[order]
     if issubclass(kind, Lambdas):
@@ -182,7 +182,7 @@ class Replacement:
 
     @property
     def name(self) -> str:
-        """The name in the run. It tells the heads themselves, because an order is another one with more seeds."""
+        """The name in the run; it hashes the heads themselves, because more seeds give another order."""
         digest = hashlib.sha256(json.dumps(sorted(self.heads)).encode()).hexdigest()[:12] if self.order else ""
         parts = ("probe", self.constants, self.order, str(len(self.heads)), digest)
         return "/".join(part for part in parts if part)

@@ -75,7 +75,7 @@ def train_probes(
 
     Parameters
     ----------
-    scratch : folder for hidden states that do not fit into memory, and for checkpoints, to go on after a kill.
+    scratch : folder for hidden states that do not fit into memory, and for checkpoints, to resume after a kill.
     """
     training, validation = bench.training_task(), bench.validation_task()
     learned = any(isinstance(one, Constant) and one.train_constants for one in setting.edits)

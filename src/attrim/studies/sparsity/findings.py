@@ -65,7 +65,7 @@ class SparsityFindings(Findings):
 
     @property
     def score_label(self) -> str:
-        """What stands at an axis of scores."""
+        """The label of an axis of scores."""
         return f"{self.metric}, smaller is better" if self.smaller_is_better else f"{self.metric} (%)"
 
     def group(self, name: str) -> list[Setting]:
