@@ -25,19 +25,27 @@ print(json.dumps([main(words) for words in json.loads(sys.argv[1])]))
 """
 
 
-def install(folder: Path, modules: dict[str, tuple[str, str]]) -> Path:
-    """Lay out an installed package: kind to the module's name and its code."""
+def install(folder: Path, modules: dict[str, dict[str, str]]) -> Path:
+    """Lay out an installed package: kind to files and their code, the first of which registers the member."""
     package = folder / "mine"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     metadata = folder / "mine-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    entries = [f"[attrim.{kind}]\n{name} = mine.{name}\n" for kind, (name, _) in modules.items()]
+    names = {kind: Path(next(iter(files))).parts[0].removesuffix(".py") for kind, files in modules.items()}
+    entries = [f"[attrim.{kind}]\n{name} = mine.{name}\n" for kind, name in names.items()]
     (metadata / "entry_points.txt").write_text("\n".join(entries))
-    for name, code in modules.values():
-        (package / f"{name}.py").write_text(code)
+    for files in modules.values():
+        write(package, files)
     return folder
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write code to files of a folder."""
+    for name, code in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(code)
 
 
 def run(site: Path, *commands: str) -> subprocess.CompletedProcess[str]:
@@ -49,14 +57,13 @@ def run(site: Path, *commands: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def examples(*kinds: str) -> dict[str, tuple[str, str]]:
-    """The complete examples of the page by kind."""
+def examples(*kinds: str) -> dict[str, dict[str, str]]:
+    """The complete examples of the page by kind: files, as the page names them, and their code."""
     found = {}
     for kind in kinds:
-        pattern = rf"`src/attrim/{kind}/{EXAMPLES[kind]}\.py`:\n\n```python\n(.*?)```"
-        match = re.search(pattern, PAGE.read_text(encoding="utf-8"), re.DOTALL)
-        assert match, f"CONTRIBUTING has no example of {kind}"
-        found[kind] = (EXAMPLES[kind], match[1])
+        pattern = rf"`src/attrim/{kind}/({EXAMPLES[kind]}[\w/]*\.py)`:\n\n```python\n(.*?)```"
+        found[kind] = dict(re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.DOTALL))
+        assert found[kind], f"CONTRIBUTING has no example of {kind}"
     return found
 
 
@@ -96,6 +103,34 @@ def test_a_study_of_another_package_has_its_command(tmp_path: Path) -> None:
     assert "power:4" in again.stdout, again.stderr
 
 
+def test_the_files_are_found_where_the_page_puts_them(tmp_path: Path) -> None:
+    """Inside attrim: more folders of its packages stand for files that were put there."""
+    for kind, files in examples(*EXAMPLES).items():
+        write(tmp_path / kind, files)
+    code = f"""
+import importlib, sys
+def add(kind):
+    importlib.import_module(f"attrim.{{kind}}").__path__.append(f"{tmp_path}/{{kind}}")
+add("studies")
+from attrim.commands import commands
+assert commands()["sharpen"].study.__name__ == "Sharpen"
+assert "torch" not in sys.modules, "reading the fields of a study imports torch"
+for kind in {sorted(EXAMPLES.keys() - {"studies"})}:
+    add(kind)
+import attrim
+print(attrim.Power(2.0).exponent, attrim.Peak.facts, attrim.Entropy().registered_name, attrim.Sharpen().exponents)
+from attrim.cli import main
+sys.exit(main("sharpen tiny-bert --task vowels --exponents 2 --formats png --output {tmp_path}/runs".split()))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith("2.0 ('largest',) entropy (0.5, 2.0)")
+    assert "power:2" in finished.stdout
+
+
 def test_a_score_of_another_package_is_called_like_any_other(tmp_path: Path) -> None:
     site = install(tmp_path, examples("scores"))
     code = """
@@ -112,7 +147,7 @@ print(scores.name, len(scores.order()), scores.large_is_important)
 
 
 def test_a_broken_plugin_is_named_in_one_sentence(tmp_path: Path) -> None:
-    site = install(tmp_path, {"edits": ("broken", "import a_package_that_is_missing\n")})
+    site = install(tmp_path, {"edits": {"broken.py": "import a_package_that_is_missing\n"}})
     finished = run(site, "ls edits", "ls edits", "ls models")
     assert finished.stdout.splitlines()[-1] == "[2, 2, 0]"
     first, second = finished.stderr.splitlines()

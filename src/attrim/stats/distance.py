@@ -144,7 +144,7 @@ class RowDistance(SiteStat):
 
     @classmethod
     def load(cls, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Self:
-        """The inverse of :meth:`state`; can be merged, and watch more calls if the names of its edits are their texts."""
+        """The inverse of :meth:`state`; can be merged, and watches more calls if its edits can be made from text."""
         # Made from text only when they are needed, for those that hold tensors cannot be.
         unknown = dict.fromkeys(fields["options"]["edits"])
         return super().load(tensors, {**fields, "options": {**fields["options"], "edits": unknown}})

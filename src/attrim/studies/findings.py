@@ -136,7 +136,7 @@ def findings(folder: str | Path) -> Findings:
 def _reason(run: Run) -> str:
     """Why a run holds no findings, and what to do about it."""
     begun = run.config.get("study")
-    if begun not in STUDIES:
+    if begun not in list(STUDIES):
         what = f"it is one of attrim {begun}" if begun else "it does not name a study"
         return f"{what}, and only studies have findings; its results are in {run.folder / 'results.sqlite'}"
     if "weights" not in run.config:  # part of the identity of every run since there are findings
