@@ -12,6 +12,7 @@ import attrim
 from attrim.cli import main
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.models.tiny import TINY
+from damage import files_up_to
 from zoo import ZOO, Animal, batch
 
 TEXT = "A few words to measure.\nAnother line, which is longer than the first one.\n"
@@ -218,3 +219,26 @@ def test_cost_counts_what_is_computed() -> None:
     assert whole.parameters - constant.parameters == 2 * 2 * (32 * 32 + 32)
     assert whole.flops - constant.flops == 2 * (2 * 2 * 16 * 32 * 32 + 2 * 16 * 16 * 32)
     assert constant.constants == 2 * 4 * 16 * 16
+
+
+def test_bake_writes_everything_or_nothing(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk, devices and links left half a model or a traceback."""
+    words = ["bake", "tiny-bert", "--edit", f"constant:{averages},heads=0", "--rounds", "0", "--output"]
+    out, loop, dangling = tmp_path / "out", tmp_path / "loop", tmp_path / "dangling"
+    loop.symlink_to(loop)
+    dangling.symlink_to(tmp_path / "there")
+    for place in ("/dev/null", str(loop), "/proc/attrim", str(averages / "stats.json")):
+        assert main([*words, place]) == 2
+        assert "cannot be written" in capsys.readouterr().err
+    assert main([*words, str(dangling)]) == 0
+    attrim.load(tmp_path / "there")
+    assert main([*words, str(out)]) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    names = sorted(path.name for path in tmp_path.iterdir())
+    capsys.readouterr()
+    for place in (out, tmp_path / "new"):
+        with files_up_to(5_000):
+            assert main([*words, str(place)]) == 2
+        assert "no room left" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
