@@ -100,6 +100,28 @@ ZOO = [
     Animal("torch_encoder", _torch_encoder, _ENCODER, eats="embeddings", stock_attentions=(), **_SOFTMAX),
 ]  # fmt: skip
 
+# With a head, so that there are answers to explain.
+_LXMERT = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=16,
+    num_attention_heads=4,
+    intermediate_size=24,
+    l_layers=2,
+    r_layers=1,
+    x_layers=2,
+    visual_feat_dim=8,
+    visual_pos_dim=4,
+    num_qa_labels=5,
+)
+HEADED = [
+    Animal("bert", _hf("BertForSequenceClassification", "BertConfig", **TEXT, num_labels=5), _ENCODER),
+    Animal("vit", _hf("ViTForImageClassification", "ViTConfig", **VISION, num_labels=5), _ENCODER, eats="image"),
+    Animal("visual_bert", _hf("VisualBertForQuestionAnswering", "VisualBertConfig", **TEXT, visual_embedding_dim=8, num_labels=5), _ENCODER, eats="visual-embeds", **_SOFTMAX),
+    Animal("lxmert", _hf("LxmertForQuestionAnswering", "LxmertConfig", **_LXMERT), {"language": 4, "vision": 3, "language>vision": 2, "vision>language": 2}, eats="regions", **_SOFTMAX),
+    Animal("gpt2", _hf("GPT2LMHeadModel", "GPT2Config", vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=4, n_positions=64, **TOKENS), _DECODER, **_LM),
+    Animal("llama", _hf("LlamaForCausalLM", "LlamaConfig", **TEXT, **_GROUPS), _DECODER, **_LM),
+]  # fmt: skip
+
 
 def batch(
     animal: Animal,

@@ -183,3 +183,26 @@ def test_outputs_of_heads_can_be_edited(animal: Animal) -> None:
         with edit(model, ScaleOutput(0.3), select=chosen):
             by_output = output_of(model(**inputs))
     torch.testing.assert_close(by_output, by_weights, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "vit"])
+def test_an_edit_of_outputs_alone_stays_on_the_fused_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    animal = next(animal for animal in ZOO if animal.name == name)
+    model, inputs = build(animal), batch(animal)
+    model.set_attn_implementation("sdpa")
+    fused = torch.nn.functional.scaled_dot_product_attention
+    calls = []
+
+    def counted(*args: object, **kwargs: object) -> torch.Tensor:
+        calls.append(None)
+        return fused(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    with torch.no_grad():
+        with edit(model, ScaleOutput(0.3)):
+            by_output = output_of(model(**inputs))
+        assert len(calls) == 2
+        with edit(model, Scale(0.3)):
+            by_weights = output_of(model(**inputs))
+        assert len(calls) == 2
+    torch.testing.assert_close(by_output, by_weights, atol=1e-5, rtol=1e-4)

@@ -150,6 +150,27 @@ def test_evaluate_prints_what_it_returns(squad: Path, capsys: pytest.CaptureFixt
     assert (printed.out, printed.err) == (shown, "")  # quiet is about progress; a result that nobody sees is lost
 
 
+@pytest.mark.parametrize(
+    ("stat", "figures"),
+    [
+        ("values", {"probe-layer-output"}),
+        ("mean", {"average-patterns-encoder"}),
+        ("sample", {"matrices-own-scale-encoder-0", "matrices-own-scale-encoder-1"}),
+        ("histogram:rows=true", {"rows-encoder-0", "rows-encoder-1", "row-sparsity-of-heads", "sparsity-of-rows"}),
+        ("row-curves", {"row-curves"}),
+    ],
+)
+def test_every_stat_of_edited_attention_has_a_table_and_figures(
+    stat: str, figures: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["measure", MODEL, "--text", "One text.", "Another one.", "--edit", "threshold:0.05", "--stats", stat]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "━" in shown  # a table
+    assert "no table" not in shown
+    assert figures <= {path.stem for path in (tmp_path / "figures").glob("*.png")}
+
+
 def test_measure_prints_draws_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["measure", MODEL, "--text", "One text.", "Another one.", "--output", str(tmp_path / "stats")]
     assert main([*words, "--select-heads", "0-1", "--stats", "histogram:rows=true", "moments", "mean", "--json"]) == 0

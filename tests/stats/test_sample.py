@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ WEIGHTS = torch.softmax(torch.randn(12, 2, 5, 5, generator=torch.Generator().man
 REAL = torch.arange(5)[None] < torch.arange(12)[:, None] % 4 + 2
 
 
-def sampled(sizes: list[int], **options: int) -> Sample:
+def sampled(sizes: list[int], **options: Any) -> Sample:
     sample = Sample(**options)
     start = 0
     for size in sizes:
@@ -62,3 +64,26 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
 def test_a_sample_of_nothing_is_refused() -> None:
     with pytest.raises(ParameterError):
         Sample(count=0)
+
+
+def test_examples_can_be_chosen_by_their_numbers() -> None:
+    for sizes in ([12], [5, 7], [1] * 12):
+        sample = sampled(sizes, numbers=(9, 3, 3))
+        assert sample.examples == [3, 9]
+        assert sample.seen == 12
+        size = int(REAL[9].sum())
+        assert torch.equal(sample.matrices("plain")[9], WEIGHTS[9, :, :size, :size])
+    first, second = Sample(numbers=(3, 9)), Sample(numbers=(3, 9), first=7)
+    first.update(WEIGHTS[:7], REAL[:7])
+    second.update(WEIGHTS[7:], REAL[7:])
+    assert second.merge(first).examples == [3, 9]
+    with pytest.raises(ParameterError, match="no example -1"):
+        Sample(numbers=(-1,))
+
+
+def test_charts_of_several_examples_have_names_of_their_own() -> None:
+    sample = sampled([12], numbers=(3, 9))
+    (site,) = sample.sites
+    names = [chart.name for number in (3, 9) for chart in sample.site_charts(site, example=number)]
+    assert len(set(names)) == 6
+    assert [name for name in names if name.endswith("example-9")] == names[3:]

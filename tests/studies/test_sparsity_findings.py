@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import attrim
 from attrim.cli import main
+from attrim.core.charts import Curve, Pattern
 from attrim.core.site import Select
-from attrim.errors import ArtefactError
+from attrim.errors import ArtefactError, ParameterError
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.result import Interval, Result
 from attrim.runs.run import Run
@@ -112,7 +113,8 @@ def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 STUDY = Sparsity(bars=(0.05, 0.1), bits=(3,), methods=("linear-slog-clamped-midval", "lloyd-max"), show_heads=("0/1",),
-                 layer_edit="threshold:0.05", parts=("tokens", "distances", "matrices"), target=0.0)  # fmt: skip
+                 layer_edit="threshold:0.05", parts=("tokens", "distances", "matrices"), target=0.0, prunes=(0.01, 0.1),
+                 matrix_examples=(2, 5))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,47 @@ def test_a_run_is_read_back_as_the_study_returned_it(found: SparsityFindings) ->
     assert again.sentences() == found.sentences()
     assert again.tables() == found.tables()
     assert again.charts() == found.charts()
+
+
+def test_matrices_show_the_chosen_examples_with_their_tokens(found: SparsityFindings) -> None:
+    charts = [chart for chart in found.charts() if isinstance(chart, Pattern) and chart.name.startswith("matrices")]
+    assert len(charts) == 2 * 2 * 3  # examples, layers, scales
+    assert {chart.x_label.rpartition(", ")[2] for chart in charts} == {"example 2", "example 5"}
+    for chart in charts:
+        assert chart.queries == chart.keys
+        assert (chart.queries[0], chart.queries[-1]) == ("[CLS]", "[SEP]")
+        assert not any(name.startswith("#") for name in chart.queries)
+
+
+def test_examples_that_are_not_there_are_refused(found: SparsityFindings, squad: Path) -> None:
+    bench = Bench("tiny-bert", task="retrieval", data=str(squad), option=("paragraphs=6",), limit=8,
+                  output=found.folder.parent / "other")  # fmt: skip
+    with pytest.raises(ParameterError, match="no example 99"):
+        Sparsity(parts=("matrices",), matrix_examples=(99,), no_scores=True).run(bench)
+    with pytest.raises(ParameterError, match="add that part"):
+        Sparsity(matrix_examples=(1,))
+    with pytest.raises(ParameterError, match="no example -1"):
+        Sparsity(parts=("matrices",), matrix_examples=(-1,))
+
+
+def test_legends_name_the_method_and_scores_end_at_100(found: SparsityFindings) -> None:
+    charts = {chart.name: chart for chart in found.charts() if isinstance(chart, Curve)}
+    assert [series.name for series in charts["scores-against-layer"].series] == ["threshold:0.05"]
+    assert [series.name for series in charts["scores-against-prune"].series] == ["linear-slog-clamped-midval, 3 bits"]
+    scored = [chart for chart in charts.values() if chart.y.label == "top-1 (%)"]
+    assert len(scored) >= 5
+    assert all(chart.y.most == 100 for chart in scored)
+
+
+def test_figures_are_drawn_once(found: SparsityFindings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(found.folder), "--formats", "png"]) == 0
+    first = {path: path.stat().st_mtime_ns for path in (found.folder / "figures").glob("*.png")}
+    listed = capsys.readouterr().out
+    assert main(["show", str(found.folder), "--formats", "png"]) == 0
+    assert capsys.readouterr().out == listed
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    assert main(["show", str(found.folder), "--formats", "png", "--redraw"]) == 0
+    assert all(path.stat().st_mtime_ns > before for path, before in first.items())
 
 
 def test_show_needs_neither_model_nor_data(
@@ -199,6 +242,7 @@ def test_flags_and_yaml_and_python_are_one_run(
     words += ["--limit", "8", "--bars", "0.05", "0.1", "--bits", "3", "--target", "0", "--show-heads", "0/1"]
     words += ["--methods", "linear-slog-clamped-midval", "lloyd-max", "--layer-edit", "threshold:0.05"]
     words += ["--parts", "tokens", "distances", "matrices", "--formats", "png", "--json"]
+    words += ["--prunes", "0.01", "0.1", "--matrix-examples", "2", "5"]
     assert main([*words, "--output", str(found.folder.parent)]) == 0
     flags = json.loads(capsys.readouterr().out)
     path = tmp_path / "study.yaml"
@@ -206,6 +250,7 @@ def test_flags_and_yaml_and_python_are_one_run(
         f"model: tiny-bert\ntask: retrieval\ndata: {squad}\noption: paragraphs=6\nlimit: 8\nbars: [0.05, 0.1]\n"
         "bits: 3\nmethods: [linear-slog-clamped-midval, lloyd-max]\nlayer-edit: threshold:0.05\nshow-heads: 0/1\n"
         f"parts: [tokens, distances, matrices]\ntarget: 0\nformats: png\noutput: {found.folder.parent}\n"
+        "prunes: [0.01, 0.1]\nmatrix-examples: [2, 5]\n"
     )
     assert main(["sparsity", "--config", str(path), "--json"]) == 0
     yaml = json.loads(capsys.readouterr().out)

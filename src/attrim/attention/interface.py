@@ -96,12 +96,13 @@ def _attend(
             era=firing.era,
         )
         call = firing.call(mask, query=query, key=key, value=value)
+    plan = firing.plan
+    fused = before(module.config) in ("sdpa", BAKED["sdpa"]) and not plan.needs_weights
+    if fused and (firing.idle or is_standard(module, arguments)):
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
     if firing.idle:
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
-        if before(module.config) in ("sdpa", BAKED["sdpa"]):
-            from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
         return stock(module, query, key, value, additive_mask, **arguments)
-    plan = firing.plan
     if firing.fast and not plan.edits and not torch.is_grad_enabled() and is_standard(module, arguments):
         output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats)
         if output is not None:
@@ -109,14 +110,17 @@ def _attend(
     for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
         if plan.touches(moment):
             plan.watch(moment, *_tokens(tensor, real, call))
-    attention = _EditedSoftmax(plan, call, key.shape[-2])
-    with SoftmaxMode(attention):
+    if plan.needs_weights:
+        attention = _EditedSoftmax(plan, call, key.shape[-2])
+        with SoftmaxMode(attention):
+            output, weights = stock(module, query, key, value, additive_mask, **arguments)
+        if not attention.seen:
+            raise SiteError(
+                f"{call.site.name} ran without a softmax over keys, so nothing was edited or watched there; "
+                "leave it out with Select(names=...) or report the architecture."
+            )
+    else:
         output, weights = stock(module, query, key, value, additive_mask, **arguments)
-    if not attention.seen:
-        raise SiteError(
-            f"{call.site.name} ran without a softmax over keys, so nothing was edited or watched there; "
-            "leave it out with Select(names=...) or report the architecture."
-        )
     if plan.touches("output"):
         output = plan.output(output.transpose(1, 2), call).transpose(1, 2)
     return output, weights

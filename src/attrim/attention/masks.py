@@ -87,7 +87,10 @@ class MaskFacts:
             changes, so their facts are cached for one pass, in which no model changes its mask; None for any pass.
         """
         if mask is None:
-            return _without_mask(shape, device, causal, padding_sees_itself)
+            # Tensors without numbers, which tracers make, must not be cached.
+            tracing = torch.compiler.is_compiling()
+            make = _without_mask.__wrapped__ if tracing else _without_mask
+            return make(shape, device, causal, padding_sees_itself)
         reading = shape, padding_sees_itself, one_is_real, version_of(mask)
         known = _facts.get(mask)
         changed = known is not None and mask.is_inference() and era not in (None, known[1])

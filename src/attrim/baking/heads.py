@@ -19,6 +19,7 @@ from ..attention.architectures import Facts
 from ..attention.masks import Factors, MaskFacts, Stream, make_call, note_offsets
 from ..core.call import Call
 from ..core.site import Site
+from ..errors import SiteError
 from .constants import Constants
 from .planning import Layer
 from .projections import Projections
@@ -170,6 +171,11 @@ def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Te
 
 def read_call(site: Site, mask: MaskFacts, streams: dict[str, Stream]) -> tuple[Call, Factors | None]:
     """The call at a site, and the factors of its mask where every text starts at position 0 and there are any."""
+    if torch.compiler.is_exporting():
+        raise SiteError(
+            f"{site.name} has constant heads, which ask while they run which tokens are real, so the model cannot be "
+            "exported with torch.export; bake Gate edits only, or export the model that was not baked."
+        )
     call = make_call(site, mask, streams)
     if call.position or call.key_position or call.query_lead is not call.key_lead:
         return call, None

@@ -57,6 +57,19 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for a gradient, so that no pass computes or saves anything for one; afterwards as before."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
 def on_device(model: nn.Module, device: torch.device | str | None) -> Iterator[torch.device]:
     """The model on a device (None: where it is); afterwards it is back where it was."""
     home = device_of(model)

@@ -53,6 +53,11 @@ class Plan:
             stat.moment == moment for stat, _ in self.stats
         )
 
+    @property
+    def needs_weights(self) -> bool:
+        """Whether the weights must be there as a tensor; otherwise a fused kernel may compute the output."""
+        return self.touches("scores") or self.touches("weights") or any(e.overrides("normalise") for e, _ in self.edits)
+
     def weights(self, scores: Tensor, call: Call, function: Softmax = softmax) -> Tensor:
         """Scores ``[B, H, Q, K]`` to the weights that multiply the values, through every moment on the way."""
         normalisers = [(edit, heads) for edit, heads in self.edits if edit.overrides("normalise")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,22 @@ class Site:
     def seed(self, seed: int) -> int:
         """A seed of the site's own, from a seed and its name alone, so that other sites do not change what it draws."""
         return zlib.crc32(f"{seed} {self.name}".encode())
+
+
+def blocks_of(sites: Sequence[Site]) -> dict[Site, str]:
+    """The block of each site: the path of the outermost numbered module around it.
+
+    The two directions of a cross-attention module, which is called twice, are in one block; a block whose weights
+    serve several layers (ALBERT) is a block of its own each time it is called, marked as sites are (``#1``).
+    """
+    found: dict[Site, str] = {}
+    calls: dict[tuple[str, str], int] = {}
+    for site in sites:
+        numbered = re.match(r"(?:.*?\.)??\d+(?=\.|$)", site.path)
+        call = calls.get((site.path, site.role), 0)
+        calls[site.path, site.role] = call + 1
+        found[site] = (numbered[0] if numbered else site.path) + (f"#{call}" if call else "")
+    return found
 
 
 @dataclass(frozen=True)

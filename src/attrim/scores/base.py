@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..attention.discover import find_sites
 from ..core import record
 from ..core.registry import SCORES
-from ..core.site import Select, Site
+from ..core.site import Select, Site, blocks_of
 from ..core.text import check_fields
 from ..errors import ArtefactError, AttrimError, DataError, ParameterError, SelectionError, ShapeError, shorten
 
@@ -108,7 +108,7 @@ class Score:
                 raise ParameterError(
                     f"The score {self.registered_name!r} cannot have {name}={shorten(given)}; {way_out}."
                 )
-        check_fields(self, "score")
+        check_fields(self, "score", but=self.choices())
 
     @classmethod
     def choices(cls) -> dict[str, tuple[str, ...]]:
@@ -141,16 +141,25 @@ class Score:
         found = self.compute(given)
         return found if given.select == Select() else found.only(given.select.resolve(find_sites(model)))
 
-    def scores(self, values: Mapping[str, Tensor], sites: Sequence[Site] | Mapping[Site, Sequence[int]]) -> Scores:
-        """What :meth:`compute` returns.
+    def scores(
+        self,
+        values: Mapping[str, Tensor],
+        sites: Sequence[Site] | Mapping[Site, Sequence[int]],
+        facts: Mapping[str, float] | None = None,
+    ) -> Scores:
+        """What :meth:`compute` returns: the values, shared by the heads of a site or block where that is the unit.
 
         Parameters
         ----------
         values : by site name ``[H]``, or ``[N, H]`` for each of N examples.
         sites : those of the values; with the numbers of the heads that they are of, where these are not all.
+        facts : what was found besides (:class:`Scores`).
         """
         heads = {site.name: tuple(own) for site, own in sites.items()} if isinstance(sites, Mapping) else None
-        return Scores(values, list(sites), self.registered_name, self.options(), self.large_is_important, heads)
+        shared = share(values, units_of(list(sites), self.unit or "head"))
+        return Scores(
+            shared, list(sites), self.registered_name, self.options(), self.large_is_important, heads, facts or {}
+        )
 
     def reduce(self, parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """The values of all examples as scope and reduction ask for: ``[H]`` or ``[N, H]`` by site name.
@@ -185,6 +194,27 @@ class Score:
         return dataclasses.replace(self, seed=seed) if "seed" in known else self  # type: ignore[call-arg]
 
 
+def units_of(sites: Sequence[Site], unit: Unit) -> list[list[Site]]:
+    """The sites that get a number together, in the order of the model; for heads, none do."""
+    if unit == "head":
+        return []
+    if unit == "site":
+        return [[site] for site in sites]
+    together: dict[str, list[Site]] = {}
+    for site, block in blocks_of(sites).items():
+        together.setdefault(block, []).append(site)
+    return list(together.values())
+
+
+def share(values: Mapping[str, Tensor], units: Sequence[Sequence[Site]]) -> dict[str, Tensor]:
+    """Every head of a unit gets the mean of the heads of the unit, ``[..., H]`` by site name."""
+    shared = dict(values)
+    for unit in units:
+        mean = torch.cat([values[site.name] for site in unit], dim=-1).mean(-1, keepdim=True)
+        shared |= {site.name: mean.expand_as(values[site.name]).clone() for site in unit}
+    return shared
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """One number for every head of some sites, or one for every head and example.
@@ -198,6 +228,7 @@ class Scores:
     options : the parameters it was computed with, as JSON values.
     large_is_important : whether the heads with large numbers are the ones that matter.
     heads : site name to the numbers of the heads that have a score, in the order of the values; by default all.
+    facts : what was found besides, such as how much relevance was lost on the way.
     """
 
     values: Mapping[str, Tensor]
@@ -206,6 +237,7 @@ class Scores:
     options: Mapping[str, Any] = field(default_factory=dict)
     large_is_important: bool = True
     heads: Mapping[str, Sequence[int]] | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [site.name for site in self.sites]
@@ -287,6 +319,18 @@ class Scores:
         )
         return [(self.sites[number].name if by == "site" else layer, head) for _, layer, number, head in places]
 
+    def units(self) -> list[list[tuple[str, int]]]:
+        """The heads of :meth:`order` in groups that share a number: single heads, all of a site or all of a block."""
+        order = self.order()
+        groups = units_of(self.sites, self.options.get("unit", "head"))
+        if not groups:
+            return [[head] for head in order]
+        number = {site.name: place for place, group in enumerate(groups) for site in group}
+        together: dict[int, list[tuple[str, int]]] = {}
+        for head in order:
+            together.setdefault(number[head[0]], []).append(head)
+        return list(together.values())
+
     def ranks(self) -> Tensor:
         """Float64 ``[sites, heads]``: the place of every head in the order, from 1; NaN where there is no head."""
         rank = {head: place for place, head in enumerate(self.order(), start=1)}
@@ -329,6 +373,7 @@ class Scores:
             "options": dict(self.options),
             "large_is_important": self.large_is_important,
             "heads": {site.name: list(self.scored(site)) for site in self.sites},
+            "facts": dict(self.facts),
         }
 
     @classmethod
@@ -337,7 +382,8 @@ class Scores:
         try:
             known: _Kept = record.load(_Kept, dict(fields), "saved scores")
             values = {name: torch.tensor(row, dtype=torch.float64) for name, row in known.values.items()}
-            return cls(values, known.sites, known.name, known.options, known.large_is_important, known.heads)
+            heads, facts = known.heads, known.facts
+            return cls(values, known.sites, known.name, known.options, known.large_is_important, heads, facts)
         except (TypeError, ValueError, AttrimError) as error:
             raise ArtefactError(f"These are not saved scores ({error}); compute them again.") from error
 
@@ -352,3 +398,4 @@ class _Kept:
     options: dict[str, Any] = field(default_factory=dict)
     large_is_important: bool = True
     heads: dict[str, list[int]] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)

@@ -17,6 +17,7 @@ class Divergence(Score):
     """Mean Jensen-Shannon divergence between the rows of a head's attention and its constant; needs no labels."""
 
     needs = frozenset({"batches", "constants"})
+    units = ("head", "site", "block")
 
     def compute(self, given: ScoreInputs) -> Scores:
         """See :meth:`Score.compute`."""

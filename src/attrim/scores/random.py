@@ -36,6 +36,7 @@ class RandomOrder(Score):
     """
 
     needs = frozenset()
+    units = ("head", "site", "block")
     seed: int = 0
 
     def compute(self, given: ScoreInputs) -> Scores:

@@ -41,9 +41,8 @@ def site_file(name: str, site: Site) -> str:
 
 def token_label(tokenizer: Any, token: int) -> str:
     """A token as text without its spaces, as in the tables of Ji et al. 2021; its number without a tokenizer."""
-    if tokenizer is None:
-        return f"#{token}"
-    return str(tokenizer.decode([token])).replace(" ", "").replace("\n", "\\n") or f"#{token}"
+    text = "" if tokenizer is None else str(tokenizer.decode([token]))
+    return text.replace(" ", "").replace("\n", "\\n") or ("␣" if text else f"#{token}")
 
 
 def head_table(

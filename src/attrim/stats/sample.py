@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
-from ..core.charts import Chart, Column, Matrix, Pattern, Table
+from ..core.charts import Chart, Column, Matrix, Pattern, Table, file_name
 from ..core.site import Site
 from ..errors import ArtefactError, DataError, ParameterError
 from .base import SiteStat, finite, register
-from .display import site_file, token_label
+from .display import token_label
 
 _PREFIX, _QUERIES, _KEYS = "example-", "queries-", "keys-"
 _DECODER_INPUTS = "decoder_input_ids"
@@ -63,6 +63,7 @@ class Sample(Following, SiteStat):
     Parameters
     ----------
     count : how many examples to keep.
+    numbers : keep the examples with these numbers, in place of ``count`` by chance.
     seed : another seed chooses other examples.
     first : number of the first example. Parts of a data set that are merged later must not share numbers, so give
         each the number of examples before it; then the merged sample is the sample of the whole.
@@ -72,11 +73,15 @@ class Sample(Following, SiteStat):
     count: int = 8
     seed: int = 0
     first: int = 0
+    numbers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.count < 1:
             raise ParameterError(f"Sample(count={self.count}) would keep nothing; give at least 1.")
+        self.numbers = tuple(sorted(set(self.numbers)))
+        if self.numbers and self.numbers[0] < 0:
+            raise ParameterError(f"Examples are numbered from 0; there is no example {self.numbers[0]}.")
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
@@ -89,7 +94,9 @@ class Sample(Following, SiteStat):
             number = self.first + int(kept["seen"])
             kept["seen"] += 1
             numbers = [*_numbers(kept), number]
-            if len(numbers) > self.count:
+            if self.numbers and number not in self.numbers:
+                continue
+            if not self.numbers and len(numbers) > self.count:
                 last = max(numbers, key=self._priority)
                 if last == number:
                     continue
@@ -121,6 +128,22 @@ class Sample(Following, SiteStat):
         queries, keys = (tensors.get(f"{side}{number}", torch.zeros(0)).tolist() for side in (_QUERIES, _KEYS))
         return [token_label(tokenizer, token) for token in queries], [token_label(tokenizer, token) for token in keys]
 
+    def tokens_kept(self) -> set[int]:
+        """Every token of the kept examples, where they are known."""
+        sides = (_QUERIES, _KEYS)
+        return {
+            int(token)
+            for record in self.records.values()
+            for name, tokens in record.tensors.items()
+            if name.startswith(sides)
+            for token in tokens.unique()
+        }
+
+    @property
+    def seen(self) -> int:
+        """How many examples there were."""
+        return max((int(record.tensors["seen"]) for record in self.records.values()), default=0)
+
     @property
     def examples(self) -> list[int]:
         """The numbers of the kept examples."""
@@ -142,7 +165,8 @@ class Sample(Following, SiteStat):
                 )
         super().merge(other)
         for record in self.records.values():
-            for number in sorted(_numbers(record.tensors), key=self._priority)[self.count :]:
+            most = len(self.numbers) or self.count
+            for number in sorted(_numbers(record.tensors), key=self._priority)[most:]:
                 _drop(record.tensors, number)
         return self
 
@@ -183,6 +207,8 @@ class Sample(Following, SiteStat):
             known = ", ".join(map(str, kept))
             raise ParameterError(f"Example {number} was not kept at {site.name!r}; kept are {known}.")
         heads = kept[number].float()
+        # The first has the plain name; files of several examples must not overwrite each other.
+        place = (site.role, site.layer, *(() if number == next(iter(kept)) else (f"example-{number}",)))
         queries, keys = self.names(site, number, tokenizer)
         common: dict[str, Any] = {
             "matrices": [
@@ -198,9 +224,9 @@ class Sample(Following, SiteStat):
             "x_label": f"key, {site.role} layer {site.layer}, example {number}",
         }
         return [
-            Pattern(site_file("matrices", site), low=0.0, high=1.0, **common),
-            Pattern(site_file("matrices-own-scale", site), scale="root", **common),
-            Pattern(site_file("matrices-above-bar", site), scale="above", bar=bar, **common),
+            Pattern(file_name("matrices", *place), low=0.0, high=1.0, **common),
+            Pattern(file_name("matrices-own-scale", *place), scale="root", **common),
+            Pattern(file_name("matrices-above-bar", *place), scale="above", bar=bar, **common),
         ]
 
     def _priority(self, number: int) -> bytes:

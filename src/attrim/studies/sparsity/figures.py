@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.charts import Axis, Chart, Curve, Panels, Point, Reference, Scale, Series
+from ...core.wording import counted
 from ...evaluation import UNEDITED
 from ...stats import Sample
 from ...stats.display import head_bar_panels, head_bars, histogram_of_heads, layer_curve, layer_mean, row_comparison
@@ -66,7 +67,12 @@ def figures(found: SparsityFindings) -> list[Chart]:
         charts += _of_distances(found.stats["distances"][RowDistance], heads)
     if "matrices" in found.stats:
         sample = found.stats["matrices"][Sample]
-        charts += [chart for site in sample.sites for chart in sample.site_charts(site)]
+        charts += [
+            chart
+            for number in sample.examples
+            for site in sample.sites
+            for chart in sample.site_charts(site, found.vocabulary, number)
+        ]
     charts += _of_chosen_heads(runs, heads)
     if len(runs) > 1:
         charts += _comparisons(runs)
@@ -180,7 +186,7 @@ def _of_scores(runs: Sequence[Named]) -> Iterator[Chart]:
     """Score against sparsity, bits and every other knob that was turned; ``runs`` has this run first."""
     this = runs[0].found
     unedited = Reference(this.results[UNEDITED].metrics[this.metric], "unedited")
-    score = Axis(this.score_label)
+    score = _score(this)
     controls = [_point(setting, this, _zeros(this)) for setting in this.group(CONTROL)]
     series = _series([*THRESHOLDS, MATCHED], this, _zeros(this))
     if series:
@@ -196,7 +202,7 @@ def _of_scores(runs: Sequence[Named]) -> Iterator[Chart]:
         name = "quantised-score-against-sparsity"
         yield Curve(name, series=points, x=ZEROS, y=score, controls=controls, references=[unedited])
     for group, (name, text, scale) in KNOBS.items():
-        lines = _series([group], this, name="edited")
+        lines = _series([group], this, name=_method(group, this))
         if lines:
             yield Curve(name, series=lines, x=Axis(text, scale), y=score, references=[unedited])
 
@@ -215,7 +221,7 @@ def _against_bar(found: SparsityFindings, unedited: Reference) -> Iterator[Chart
             "score-and-sparsity-against-bar",
             series=series,
             x=Axis("bar", "log"),
-            y=Axis(found.score_label),
+            y=_score(found),
             right=Axis(ZEROS.label, low=0.0, high=1.04),
             references=[unedited],
         )
@@ -341,8 +347,21 @@ def _series(groups: Sequence[str], found: SparsityFindings, place: Read | None =
     ]
 
 
-def _score(found: SparsityFindings, lines: Sequence[Series], reverse: bool = False) -> Axis:
+def _method(group: str, found: SparsityFindings) -> str:
+    """What was done in a group that is drawn against what is turned in it."""
+    study = found.study
+    names = {
+        PRUNE: f"{study.prune_method}, {counted(study.prune_bits, 'bit')}",
+        LAYER: study.layer_edit,
+        HIDDEN_THRESHOLD: "threshold for hidden states",
+        HIDDEN_BITS: f"{study.hidden_method} quantising of hidden states",
+    }
+    return names[group]
+
+
+def _score(found: SparsityFindings, lines: Sequence[Series] = (), reverse: bool = False) -> Axis:
     """The axis of scores; logarithmic where they are so many times the unedited one that nothing else shows both."""
     largest = max((float(line.y.max()) for line in lines), default=0.0)
     explodes = found.smaller_is_better and largest > 10 * found.results[UNEDITED].metrics[found.metric]
-    return Axis(found.score_label, "log" if explodes else "number", reverse=reverse)
+    most = None if found.smaller_is_better else 100.0
+    return Axis(found.score_label, "log" if explodes else "number", most=most, reverse=reverse)

@@ -15,7 +15,7 @@ from ...core.wording import counted
 from ...errors import ArtefactError
 from ...evaluation import UNEDITED
 from ...runs.result import Interval, Result, paired_bootstrap, results_table
-from ...stats import Histogram
+from ...stats import Histogram, Sample
 from ...stats.bundle import Stats
 from ...stats.display import layer_mean, token_label
 from ...stats.distance import RowDistance
@@ -243,6 +243,8 @@ def token_names(stats: dict[str, Stats], tokenizer: Any) -> dict[str, str]:
     for part, found in stats.items():
         if part.partition("/")[0] == "tokens":
             numbers |= {token for token, _, _ in found[TokenSparsity].most_frequent()}
+        if "Sample" in found:
+            numbers |= found[Sample].tokens_kept()
         if "TokenTable" in found:
             numbers |= {row.token for _, rows in found[TokenTable].texts() for row in rows}
     return {str(number): token_label(tokenizer, number) for number in sorted(numbers)}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...stats.base import Stat
     from ...stats.bundle import Stats
     from ...stats.histogram import Histogram
+    from ...stats.sample import Sample
     from ..findings import Setting
     from .findings import SparsityFindings
 
@@ -83,6 +84,8 @@ class Sparsity(Study):
     """Heads to draw in figures of their own, such as 0/2 for head 2 of layer 0."""
     examples: int = 3
     """Single examples that get a table and a figure of their tokens' sparsity."""
+    matrix_examples: tuple[int, ...] = ()
+    """Examples whose attention --parts matrices draws, by the numbers of the tokens-example figures (default: one)."""
     compare: tuple[Path, ...] = ()
     """Folders of earlier runs of this command, to draw beside this one."""
 
@@ -93,6 +96,10 @@ class Sparsity(Study):
         if not 0 <= self.target < 1:
             raise ParameterError(f"The target is a share of the weights, between 0 and 1, not {self.target}.")
         _ = self.heads  # raises for one that is not a head
+        if self.matrix_examples and "matrices" not in self.parts:
+            raise ParameterError("--matrix-examples chooses what --parts matrices draws; add that part.")
+        if any(number < 0 for number in self.matrix_examples):
+            raise ParameterError(f"Examples are numbered from 0; there is no example {min(self.matrix_examples)}.")
 
     @property
     def heads(self) -> list[tuple[int, int]]:
@@ -187,9 +194,21 @@ class Sparsity(Study):
                 found |= self._measure_tokens(bench)
             elif part == "distances":
                 found[part] = bench.measure(self._distances(histogram, bench), part)
+            elif part == "hidden":
+                found[part] = bench.measure(self._probes(), part)
             else:
-                found[part] = bench.measure(Sample(1) if part == "matrices" else self._probes(), part)
+                found[part] = bench.measure(Sample(1, numbers=self.matrix_examples), part)
+                self._check_examples(found[part][Sample])
         return found
+
+    def _check_examples(self, sample: Sample) -> None:
+        """Refuse numbers that no example has."""
+        missing = [number for number in self.matrix_examples if number not in sample.examples]
+        if missing:
+            raise ParameterError(
+                f"There is no example {missing[0]} to draw the attention of: the data has {sample.seen} examples, "
+                "numbered from 0."
+            )
 
     def _measure_tokens(self, bench: Bench) -> dict[str, Stats]:
         """Tokens of every head together and of single examples, and of each chosen head: a stat has one selection."""

@@ -1,0 +1,70 @@
+"""LRP: how much of the answer's relevance each head's attention gets (Voita et al. 2019, https://arxiv.org/abs/1905.09418)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Score, ScoreInputs, Scores, register
+from .relevance import Relevance, Rules
+from .taps import Cells, Tapped, WeightTap
+from .target import explained, places_of, unlabelled
+
+
+@register("lrp")
+@dataclass(frozen=True, kw_only=True)
+class LayerRelevance(Score):
+    """Relevance that layer-wise propagation gives to a head's attention, with its sign; the whole answer has 1.
+
+    Over the cells of a head it is half of the relevance of the head's output. The facts of the result are the smallest
+    and the largest total of relevance that arrived at the input of the first layers, over the examples: 1, where none
+    is lost.
+
+    Parameters
+    ----------
+    rules : ``original`` for those that were published. ``safe`` for those where a divisor near zero cannot explode by
+        its sign and a sum does not turn the sign of a branch; heads may then get large numbers of both signs.
+    cells : the sum over the cells of attention, or their mean over real queries and keys.
+    """
+
+    targets = ("predicted", "label", "id")
+    reductions = ("mean", "sum")
+    scopes = ("dataset", "example")
+    units = ("head", "site", "block")
+    rules: Rules = "original"
+    cells: Cells = "sum"
+
+    def compute(self, given: ScoreInputs) -> Scores:
+        """See :meth:`Score.compute`."""
+        # Every site is tapped, because fused kernels hide the product that relevance must pass.
+        tapped, tap = Tapped(given.model, given.batches), WeightTap()
+        totals: list[Tensor] = []
+        with tapped.attached(tap):
+            values = self.reduce(self._relevance(tapped, tap, totals))
+        return self.scores(values, tapped.sites, total_facts(totals))
+
+    def _relevance(self, tapped: Tapped, tap: WeightTap, totals: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+        run = Relevance(tapped.model, self.rules)
+        for batch in tapped.batches():
+            tap.clear()
+            places = places_of(tapped.model, run(**unlabelled(batch)), batch)
+            relevance, reached = relevance_of(explained(places, self.target), tap, run)
+            totals.append(reached)
+            yield tapped.filled(tap.sums(relevance, self.cells), len(places.logits))
+
+
+def total_facts(totals: list[Tensor]) -> dict[str, float]:
+    """What :class:`Scores` says about conservation, from the totals ``[B]`` of each batch."""
+    reached = torch.cat(totals)
+    return {"lowest_total": float(reached.min()), "highest_total": float(reached.max())}
+
+
+def relevance_of(numbers: Tensor, tap: WeightTap, run: Relevance) -> tuple[dict[str, Tensor], Tensor]:
+    """Relevance ``[B, H, Q, K]`` of attention by site name, and its totals ``[B]`` at the input, of numbers ``[B]``."""
+    wanted = [*tap.tensors.values(), *run.sources]
+    found = torch.autograd.grad(numbers.sum(), wanted, allow_unused=True)
+    relevance = {name: each for name, each in zip(tap.tensors, found, strict=False) if each is not None}
+    return relevance, run.totals(found[len(tap.tensors) :]).cpu()
