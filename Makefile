@@ -7,10 +7,10 @@ SMOLLM2 := $(VENV)/.smollm2
 # Two workers: more do not help on the two cores that the project is tested on.
 WORKERS ?= 2
 
-.PHONY: help demo test test-all lint format types bench clean
+.PHONY: help demo test test-all fuzz kills lint format types bench clean
 
 help:
-	@echo "make demo | test | test-all | lint | format | types | bench | clean"
+	@echo "make demo | test | test-all | fuzz | kills | lint | format | types | bench | clean"
 
 # torch comes first and alone, so that a build for this machine (CPU only, say) that pip knows of is taken.
 $(READY): pyproject.toml constraints.txt src/attrim/kernels/compiled.c
@@ -32,6 +32,17 @@ test: $(READY)
 
 test-all: $(SMOLLM2)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
+
+# 100,000 hostile cases, in about half an hour; CASES and SEED choose others. What each of them is: docs/reliability.md.
+CASES ?= 100000
+SEED ?= 0
+fuzz: $(READY)
+	ATTRIM_FUZZ=$(CASES) ATTRIM_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/fuzz
+
+# 100 random kills of commands at work.
+KILLS ?= 100
+kills: $(READY)
+	ATTRIM_KILLS=$(KILLS) ATTRIM_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -m slow tests/test_random_kills.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

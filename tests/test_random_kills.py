@@ -88,9 +88,10 @@ def forked(words: list[str], errors: Path) -> int:
         return process
     try:
         # Not what pytest has put in their place.
-        sys.stdout, sys.stderr = Path(os.devnull).open("w"), errors.open("w")  # noqa: SIM115
-        torch.set_num_threads(1)
-        os._exit(main(words))
+        with Path(os.devnull).open("w") as sys.stdout, errors.open("w") as sys.stderr:
+            torch.set_num_threads(1)
+            code = main(words)
+        os._exit(code)
     finally:
         os._exit(99)
 

@@ -19,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attrim.runs.run
 from attrim.errors import ArtefactError
 from attrim.runs.files import replace_folder
 from attrim.runs.run import Run, config_hash
@@ -439,3 +440,14 @@ def test_folders_that_are_replaced_have_parts_of_their_own(tmp_path):
         replace_folder(target, lambda part: 1 / 0)
     assert (target / "file").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_tables_that_were_half_made_are_made_again(tmp_path, monkeypatch):
+    """A kill between two tables once left a run that no command could resume."""
+    whole = attrim.runs.run._SCHEMA
+    with monkeypatch.context() as patch:
+        patch.setattr(attrim.runs.run, "_SCHEMA", whole.replace("PRAGMA user", "SELECT missing; PRAGMA user"))
+        with pytest.raises(ArtefactError):
+            Run.open(tmp_path, {"a": 1})
+    with Run.open(tmp_path, {"a": 1}) as run:
+        assert run.settings() == []

@@ -417,16 +417,17 @@ def hints_of(kind: Any, include_extras: bool = False) -> dict[str, Any]:
             unknown[error.name] = _Unknown
 
 
-def check_fields(member: Any, kind: str) -> None:
+def check_fields(member: Any, kind: str, but: Iterable[str] = ()) -> None:
     """Refuse fields of a dataclass that do not hold what their type hints say.
 
     Parameters
     ----------
     kind : what the member is, such as ``stat``.
+    but : names of fields that are not checked.
     """
     hints = hints_of(type(member))
     for item in dataclasses.fields(member):
-        if item.init and not _accepts(getattr(member, item.name), hints[item.name]):
+        if item.init and item.name not in but and not _accepts(getattr(member, item.name), hints[item.name]):
             what = f"field {item.name!r} of the {kind} {_name(type(member))!r}"
             raise misfit(getattr(member, item.name), hints[item.name], what)
 

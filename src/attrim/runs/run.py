@@ -33,7 +33,9 @@ from .locks import Lock
 
 FORMAT = 2
 """Of the database; the first one had no digests."""
+# One transaction: a process that is killed in the middle leaves an empty database, not half of the tables.
 _SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS settings (
     name TEXT PRIMARY KEY, place INTEGER NOT NULL, stored REAL NOT NULL, fields TEXT NOT NULL, digest TEXT NOT NULL
 );
@@ -48,6 +50,7 @@ CREATE TABLE IF NOT EXISTS predictions (
 CREATE TABLE IF NOT EXISTS arrays (name TEXT PRIMARY KEY, file TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 PRAGMA user_version = {FORMAT};
+COMMIT;
 """
 _RESTORE = "restore it from a copy, or move the folder away to begin again"
 

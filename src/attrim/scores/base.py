@@ -17,7 +17,7 @@ from ..core import record
 from ..core.registry import SCORES
 from ..core.site import Select, Site, blocks_of
 from ..core.text import check_fields
-from ..errors import ArtefactError, AttrimError, DataError, ParameterError, SelectionError, ShapeError
+from ..errors import ArtefactError, AttrimError, DataError, ParameterError, SelectionError, ShapeError, shorten
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
@@ -97,14 +97,18 @@ class Score:
     unit: Unit | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, "score")
         for name, known in self.choices().items():
             given = getattr(self, name)
             if given is None:
                 object.__setattr__(self, name, known[0] if known else None)
-            elif given not in known and not ("id" in known and isinstance(given, int)):
+            elif not isinstance(given, str) or given not in known:
+                if "id" in known and isinstance(given, int):
+                    continue
                 way_out = f"it can have {', '.join(known)}" if known else "leave it out"
-                raise ParameterError(f"The score {self.registered_name!r} cannot have {name}={given!r}; {way_out}.")
+                raise ParameterError(
+                    f"The score {self.registered_name!r} cannot have {name}={shorten(given)}; {way_out}."
+                )
+        check_fields(self, "score", but=self.choices())
 
     @classmethod
     def choices(cls) -> dict[str, tuple[str, ...]]:
