@@ -33,7 +33,7 @@ test: $(READY)
 test-all: $(SMOLLM2)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
 
-# 100,000 hostile cases, in about half an hour; CASES and SEED choose others. What each of them is: docs/reliability.md.
+# 100,000 hostile cases; CASES and SEED choose others. What each of them is: docs/reliability.md.
 CASES ?= 100000
 SEED ?= 0
 fuzz: $(READY)

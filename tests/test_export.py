@@ -56,7 +56,7 @@ def test_what_is_no_number_or_no_matrix() -> None:
         Format().words(torch.tensor([1e300], dtype=torch.float64))  # infinity in float32
     with pytest.raises(DataError, match="no numbers to write"):
         to_lines(torch.zeros(3, 0), Format())
-    with pytest.raises(DataError, match="no matrix"):
+    with pytest.raises(DataError, match="not a matrix"):
         from_lines("00000000,00000000\n00000000\n", Format())
 
 

@@ -107,16 +107,24 @@ def ended(process: int, seconds: float) -> int | None:
     return None
 
 
+def kept(path: Path, folder: Path) -> bool:
+    """Whether a file is part of the result, not of the way to it.
+
+    SIGKILL leaves parts of files, which have hidden names, and may leave the last checkpoint of a training that ended.
+    """
+    parts = path.relative_to(folder).parts
+    return path.is_file() and "checkpoints" not in parts and not any(part.startswith(".") for part in parts)
+
+
 def tensors(folder: Path) -> dict[str, Any]:
-    return {str(path.relative_to(folder)): load_file(path) for path in sorted(folder.rglob("[!.]*.safetensors"))}
+    files = [path for path in sorted(folder.rglob("*.safetensors")) if kept(path, folder)]
+    return {str(path.relative_to(folder)): load_file(path) for path in files}
 
 
 def content(folder: Path) -> dict[str, Any]:
     """All that a command left, but the time that it took: results and predictions of runs, tensors, other files."""
     found: dict[str, Any] = {"tensors": tensors(folder)}
-    # Parts of files that SIGKILL left have hidden names; nobody reads them.
-    visible = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    found |= {f"file {path}": True for path in visible if not any(part.startswith(".") for part in path.parts)}
+    found |= {f"file {path.relative_to(folder)}": True for path in sorted(folder.rglob("*")) if kept(path, folder)}
     for path in sorted(folder.rglob("results.sqlite")):
         with Run.read(path.parent) as run:
             assert run.finished or "train" in path.parent.name
@@ -124,7 +132,7 @@ def content(folder: Path) -> dict[str, Any]:
                 columns = {key: column.tolist() for key, column in run.predictions(name).items()}
                 found[f"{path.parent.name} {name}"] = (plain(run.fields(name)), run.metrics()[name], columns)
     for path in sorted(folder.rglob("*")):
-        if path.suffix in (".csv", ".txt") or path.name in ("config.json", "baked.json"):
+        if kept(path, folder) and (path.suffix in (".csv", ".txt") or path.name in ("config.json", "baked.json")):
             found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 

@@ -69,7 +69,7 @@ def measure(
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
     if len({id(stat) for stat in stats}) < len(stats):
         raise ParameterError("The same stat is given twice and would count everything twice; make one for each use.")
-    if not isinstance(batches, Iterable):
+    if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
         raise DataError(f"Batches are a list of dicts of tensors, or what gives them, not {shorten(batches)}.")
     select = Select() if select is None else select
     require_select(select)

@@ -153,7 +153,7 @@ def test_a_wrong_type_behind_the_digest(tmp_path: Path) -> None:
     _, baked = baked_of("bert")
     baked.save_pretrained(tmp_path)
     reseal(tmp_path / "baked.json", lambda index: index["layers"][0]["sites"][0].update(role=1))
-    with pytest.raises(ArtefactError, match=r"'role' cannot be read: 1 is not str"):
+    with pytest.raises(ArtefactError, match=r"'role' cannot be read: 1 is not a text"):
         attrim.load(tmp_path)
 
 

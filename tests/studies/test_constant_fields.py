@@ -44,7 +44,7 @@ def test_settings_share_what_does_not_depend_on_the_order() -> None:
     [
         ({"families": ("averge",)}, UnknownName, "average"),
         ({"orders": ("lambda",)}, UnknownName, "no order named 'lambda'; did you mean 'lambdas'"),
-        ({"orders": ("xyz",)}, UnknownName, "known are divergence, gradient, lambdas, random"),
+        ({"orders": ("xyz",)}, UnknownName, "known are confidence, divergence, fisher, gradient"),
         ({"lambda_rate": -1.0}, ParameterError, "learning rate of lambdas must be a number above 0, not -1.0"),
         ({"order_epochs": 0}, ParameterError, "epochs of an order must be a number above 0, not 0"),
         ({"epochs": "many"}, ParameterError, "field 'epochs' of the study constant: 'many' is not a number"),

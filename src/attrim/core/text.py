@@ -455,8 +455,10 @@ def read_numbers(member: Any) -> None:
     """Turn the numbers of an edit that is being made into Python's own, which can be saved; refuse what is none."""
     hints = hints_of(type(member))
     for item in dataclasses.fields(member):
-        before = getattr(member, item.name)
-        after = _plain(before, hints[item.name], f"field {item.name!r} of the edit {_name(type(member))!r}")
+        before, what = getattr(member, item.name), f"field {item.name!r} of the edit {_name(type(member))!r}"
+        if get_origin(hints[item.name]) is Literal and not isinstance(before, str):
+            raise misfit(before, hints[item.name], what)
+        after = _plain(before, hints[item.name], what)
         if after is not before:
             object.__setattr__(member, item.name, after)
 
