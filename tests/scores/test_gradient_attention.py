@@ -227,7 +227,7 @@ def test_targets_of_a_classification() -> None:
         GradientAttention(target="label")(model, [inputs])
     with pytest.raises(ParameterError, match="target=5 is not an answer: the model has 5"):
         GradientAttention(target=5)(model, [inputs])
-    with pytest.raises(ParameterError, match="'cells' .* cannot be 'most'; give one of sum, mean"):
+    with pytest.raises(ParameterError, match=r"'cells' .* cannot be 'most'; give one of sum, mean"):
         GradientAttention(cells="most")
     with pytest.raises(DataError, match="gives no logits"):
         GradientAttention()(model.bert, [inputs])
