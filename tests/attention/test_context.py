@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attrim.attention.context import attach, edit
 from attrim.attention.discover import find_sites
 from attrim.core.site import Select
-from attrim.errors import SelectionError, SiteError
+from attrim.errors import AttrimError, SelectionError, SiteError
 from watching import Keep, SameWeights, Scale, eager, output_of
 from zoo import ZOO, Animal, batch
 
@@ -293,3 +293,8 @@ def test_an_edited_model_is_not_pickled() -> None:
     model = animal.build()
     with edit(model, Scale(0.5), strict=False), pytest.raises(SiteError, match="leave the context first"):
         pickle.dumps(model)
+
+
+def test_a_tensor_in_place_of_a_selection_is_refused() -> None:
+    with pytest.raises(AttrimError), edit(BY_NAME["bert"].build(), Scale(0.5), select=torch.tensor([0.0, 0.0])):  # type: ignore[arg-type]
+        pass

@@ -13,7 +13,8 @@ from attrim.core.site import Select, Site
 from attrim.core.text import parse
 from attrim.edits import Mix
 from attrim.edits.constant import Constant, constant
-from attrim.errors import ArtefactError, ParameterError, SelectionError, ShapeError, SiteError
+from attrim.edits.offset import Offset
+from attrim.errors import ArtefactError, AttrimError, ParameterError, SelectionError, ShapeError, SiteError
 from attrim.stats.bundle import save_stats
 from attrim.stats.histogram import Histogram
 from attrim.stats.mean import Mean
@@ -193,3 +194,9 @@ def test_both_ways_to_the_sum_of_a_row_agree(batch: int, heads: int) -> None:
     torch.testing.assert_close(constant(cells, valid), expected)
     torch.testing.assert_close(constant(cells.expand(batch, -1, -1, -1), valid), expected)
     assert (constant(cells, valid)[0, 0, 2] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [Constant, Offset])
+def test_a_class_in_place_of_averages_is_refused(kind: type[Constant | Offset]) -> None:
+    with pytest.raises(AttrimError):
+        kind(Mean)

@@ -60,7 +60,7 @@ class Offset(Edit):
         if self.tail < 1:
             raise ParameterError(f"tail must be at least 1, not {self.tail}.")
         given = self.curve
-        if isinstance(given, RelativeAverages):
+        if isinstance(given, RelativeAverages) and not isinstance(given, type):
             names = [getattr(site, "name", site) for site in given.sites]
             given = {name: offset_curve(given, name, self.tail) for name in names}
             object.__setattr__(self, "curve", given)
@@ -101,7 +101,7 @@ def offset_curve(mean: RelativeAverages, site: str, tail: int = TAIL) -> Tensor:
     return torch.stack([curve[offset] for offset in range(-reach, reach + 1)], dim=1)
 
 
-def _check(curves: Tensor | Mapping[str, Tensor]) -> None:
+def _check(curves: object) -> None:
     for name, curve in (curves if isinstance(curves, Mapping) else {"all sites": curves}).items():
         if not isinstance(curve, Tensor) or not curve.is_floating_point():
             raise ParameterError(f"The curve for {name} must be a floating point tensor [H, 2 R + 1].")

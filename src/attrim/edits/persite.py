@@ -56,7 +56,7 @@ def choose_heads(edit: Edit, heads: Sequence[Any] | int | None) -> None:
     object.__setattr__(edit, "select", dataclasses.replace(edit.select, heads=heads))
 
 
-def check_matrices(values: Tensor | Mapping[str, Tensor], what: str, boolean: bool) -> None:
+def check_matrices(values: object, what: str, boolean: bool) -> None:
     """Refuse anything but tensors ``[H|1, N, M]`` of the right kind, alone or by site name."""
     tensors = values if isinstance(values, Mapping) else {"all sites": values}
     for name, tensor in tensors.items():
