@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -63,13 +64,13 @@ def measure(
     >>> stats["Histogram"].sparsity(1e-3)       # [sites, heads]
     """
     require_model(model)
-    stats = list(stats) if isinstance(stats, Iterable) else [stats]
+    stats = list(stats) if isinstance(stats, Sequence) else [stats]
     require_all(stats, Stat, "a stat")
     if not stats:
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
     if len({id(stat) for stat in stats}) < len(stats):
         raise ParameterError("The same stat is given twice and would count everything twice; make one for each use.")
-    if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
+    if not isinstance(batches, Iterable) or isinstance(batches, (torch.Tensor, numpy.ndarray)):
         raise DataError(f"Batches are a list of dicts of tensors, or what gives them, not {shorten(batches)}.")
     select = Select() if select is None else select
     require_select(select)

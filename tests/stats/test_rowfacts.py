@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -246,3 +248,10 @@ def test_values_of_the_heads_outputs() -> None:
     for stat in stats.values():
         assert isinstance(stat, Values)
         assert (stat.total == tokens * size).all()
+
+
+@pytest.mark.parametrize("stat", [Histogram, RowCurves, RowDistance])
+@pytest.mark.parametrize("grid", [{"floor": 0.0}, {"floor": -1.0}, {"floor": 2.0}, {"bins": 0}])
+def test_grids_without_bins_are_refused(stat: Any, grid: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=stat.__name__):
+        stat(**grid)

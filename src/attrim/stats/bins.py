@@ -10,6 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from ..errors import ParameterError
+
 PER_OCTAVE_BITS = 5
 SHIFT = 23 - PER_OCTAVE_BITS
 ONE_BITS = 127 << 23
@@ -40,6 +42,14 @@ def bin_numbers(values: Tensor) -> Tensor:
     shifted = (bits >> SHIFT).to(torch.int64)
     small = torch.where(bits == 0, ZERO, UNDERFLOW)
     return torch.where(shifted < FIRST_NORMAL, small, shifted - FIRST_NORMAL + NORMAL)
+
+
+def check_grid(stat: str, floor: float, bins: int) -> None:
+    """Refuse a logarithmic grid without bins, or one that does not begin between 0 and 1."""
+    if not 0 < floor < 1:
+        raise ParameterError(f"{stat}(floor={floor}) cannot be drawn on a logarithmic axis; give 0 < floor < 1.")
+    if bins < 1:
+        raise ParameterError(f"{stat}(bins={bins}) has no bin; give at least 1.")
 
 
 def log_edges(floor: float, bins: int) -> Tensor:
