@@ -63,13 +63,13 @@ def measure(
     >>> stats["Histogram"].sparsity(1e-3)       # [sites, heads]
     """
     require_model(model)
-    stats = list(stats) if isinstance(stats, Iterable) else [stats]
+    stats = list(stats) if _gives_items(stats) else [stats]
     require_all(stats, Stat, "a stat")
     if not stats:
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
     if len({id(stat) for stat in stats}) < len(stats):
         raise ParameterError("The same stat is given twice and would count everything twice; make one for each use.")
-    if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
+    if not _gives_items(batches):
         raise DataError(f"Batches are a list of dicts of tensors, or what gives them, not {shorten(batches)}.")
     select = Select() if select is None else select
     require_select(select)
@@ -98,6 +98,11 @@ def measure(
     if not real:
         raise DataError("Nothing was counted: every token of every batch is padding; check the attention masks.")
     return Stats(stats, seen.origin)
+
+
+def _gives_items(value: Any) -> bool:
+    """Whether something can be gone through and is more than numbers: arrays and tensors hold no stats and batches."""
+    return isinstance(value, Iterable) and not hasattr(value, "__array__")
 
 
 class _Seen:

@@ -84,13 +84,19 @@ def attach(
     a context manager that gives the sites that are edited or watched.
     """
     return Context(
-        functools.partial(_attached, model, list(edits), list(stats), select or Select(), example, strict, fast)
+        functools.partial(_attached, model, list(edits), list(stats), select, example, strict, fast)
     )
 
 
 @contextlib.contextmanager
 def _attached(
-    model: nn.Module, edits: list[Edit], stats: list[Stat], select: Select, example: Any, strict: bool, fast: bool
+    model: nn.Module,
+    edits: list[Edit],
+    stats: list[Stat],
+    select: Select | None,
+    example: Any,
+    strict: bool,
+    fast: bool,
 ) -> Iterator[list[Site]]:
     """One time that a context is active; the arguments are those of :func:`attach`."""
     require_all(edits, Edit, "an edit")

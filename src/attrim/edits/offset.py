@@ -60,7 +60,7 @@ class Offset(Edit):
         if self.tail < 1:
             raise ParameterError(f"tail must be at least 1, not {self.tail}.")
         given = self.curve
-        if isinstance(given, RelativeAverages):
+        if isinstance(given, RelativeAverages) and not isinstance(given, type):
             names = [getattr(site, "name", site) for site in given.sites]
             given = {name: offset_curve(given, name, self.tail) for name in names}
             object.__setattr__(self, "curve", given)

@@ -30,7 +30,7 @@ from ..core.site import Site
 from ..errors import ParameterError
 from ..kernels.feed import BinBuffers, Extent
 from .base import SiteStat, finite, register
-from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges
+from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges, require_log_bins
 from .display import (
     WEIGHT,
     Varying,
@@ -77,12 +77,7 @@ class Histogram(SiteStat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.floor < 1:
-            raise ParameterError(
-                f"Histogram(floor={self.floor}) cannot be drawn on a logarithmic axis; give 0 < floor < 1."
-            )
-        if self.bins < 1:
-            raise ParameterError(f"Histogram(bins={self.bins}) has no bin; give at least 1.")
+        require_log_bins("Histogram", self.floor, self.bins)
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
