@@ -104,7 +104,8 @@ def _say(sentence: str) -> None:
 
 def _unforeseen(error: Exception, words: Sequence[str]) -> int:
     """Say in one sentence what no command has foreseen, and keep the traceback for a report."""
-    if isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
+    full = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if full or isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
         _say("The memory of this machine is not enough; use a smaller --batch-size, --max-length or --limit.")
         return USER_ERROR
     if isinstance(error, OSError) and error.errno in ENVIRONMENT:

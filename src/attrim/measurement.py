@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 
@@ -70,7 +69,7 @@ def measure(
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
     if len({id(stat) for stat in stats}) < len(stats):
         raise ParameterError("The same stat is given twice and would count everything twice; make one for each use.")
-    if not isinstance(batches, Iterable) or isinstance(batches, (torch.Tensor, numpy.ndarray)):
+    if not _gives_items(batches):
         raise DataError(f"Batches are a list of dicts of tensors, or what gives them, not {shorten(batches)}.")
     select = Select() if select is None else select
     require_select(select)
@@ -99,6 +98,11 @@ def measure(
     if not real:
         raise DataError("Nothing was counted: every token of every batch is padding; check the attention masks.")
     return Stats(stats, seen.origin)
+
+
+def _gives_items(value: Any) -> bool:
+    """Whether something can be gone through and is more than numbers: arrays and tensors hold no stats and batches."""
+    return isinstance(value, Iterable) and not hasattr(value, "__array__")
 
 
 class _Seen:

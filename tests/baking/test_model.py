@@ -234,3 +234,10 @@ def test_layers_keep_their_numbers_where_others_lost_all_heads(
         found = {site.name: (site.role, site.layer) for site in attrim.sites(one)}
         assert sorted(found.values()) == sorted(left)
         assert all(before[site] == place for site, place in found.items())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("tiny-llama", "causal-lm"), ("tiny-bert", "sequence-classification")])
+def test_layers_keep_their_numbers_where_the_head_is_left_out(name: str, kind: str, tmp_path: Path) -> None:
+    edit = attrim.Gate(0, select=attrim.Select(heads=[(0, 1)]))
+    attrim.bake(attrim.load_model(name, kind), edit).save_pretrained(tmp_path)
+    assert [site.layer for site in attrim.sites(attrim.load_model(str(tmp_path), "auto"))] == [0, 1]

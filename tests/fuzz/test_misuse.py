@@ -133,3 +133,28 @@ def unedited() -> torch.Tensor:
 def test_a_missing_argument_is_pythons_own_error(verb: str) -> None:
     with pytest.raises(TypeError, match="missing"):
         getattr(attrim, verb)()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, batch: enter(attrim.edit(model, attrim.Threshold(0.1), select=torch.ones(2, 2))),
+        lambda model, batch: enter(attrim.edit(model, attrim.Threshold(0.1), select=0)),
+        lambda model, batch: attrim.Select(layers=torch.zeros(2, 2, device="meta")),
+        lambda model, batch: attrim.Constant(torch.zeros(1, 2, 2, device="meta")),
+        lambda model, batch: attrim.Mix(attrim.Mean),
+        lambda model, batch: attrim.measure(model, [batch], np.array("x")),
+        lambda model, batch: attrim.measure(model, [batch], torch.tensor(0.5)),
+        lambda model, batch: attrim.measure(model, np.array("x"), [attrim.Mean()]),
+        lambda model, batch: attrim.RowDistance(bins=0),
+        lambda model, batch: attrim.RowDistance(floor=2.0),
+        lambda model, batch: attrim.Histogram(bins=10**12),
+        lambda model, batch: attrim.RowCurves(levels=10**12),
+        lambda model, batch: attrim.Quantize({"x": None}, bits=3),
+    ],
+)
+def test_what_random_cases_found_is_refused(use: Any) -> None:
+    model, _, batch = tiny()
+    with pytest.raises(attrim.errors.AttrimError):
+        use(model, batch)
+    assert_untouched()

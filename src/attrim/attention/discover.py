@@ -192,12 +192,16 @@ def _module_stack(model: nn.Module, stack: list[nn.Module]) -> Iterator[None]:
 
 
 def _baked_sites(model: nn.Module) -> dict[str, Site]:
-    """The sites that were baked, as they were before, by name: layers keep their numbers where others are gone."""
+    """The sites that were baked, as they were before, by name: layers keep their numbers where others are gone.
+
+    By the names with and without a head: a model that was baked with one may be loaded without.
+    """
     return {
-        ".".join(filter(None, (prefix, site.name))): site
+        ".".join(filter(None, (prefix, name))): site
         for prefix, module in model.named_modules()
         for layer in getattr(module, "attrim_layers", ())
         for site in layer.sites
+        for name in site.aliases
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..errors import ParameterError, ShapeError
+from ..errors import ParameterError, ShapeError, shorten
 from . import lookup
 from .rounding import round_up, round_within
 
@@ -153,8 +153,9 @@ class Codebook:
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> Codebook:
         """The inverse of :meth:`state`; refuses what is not a codebook."""
-        if not {"edges", "values"} <= state.keys() <= {"edges", "values", "name", "bits", "scope", "tie"}:
-            raise ParameterError(f"A codebook has edges and values, not {', '.join(map(str, state)) or 'nothing'}.")
+        known = {"edges", "values", "name", "bits", "scope", "tie"}
+        if not (isinstance(state, Mapping) and {"edges", "values"} <= state.keys() <= known):
+            raise ParameterError(f"A codebook has edges and values, not {shorten(state)}.")
         return cls(**state)
 
 

@@ -110,13 +110,13 @@ class Select:
             given = getattr(self, field)
             if given is None:
                 continue
-            value = []
-            for item in _entries(given):
-                try:
+            value, item = [], given
+            try:
+                for item in _entries(given):
                     value.append(read(_plain(item)))
-                except (TypeError, ValueError):
-                    kind = "texts" if read is _word else "whole numbers" + (" or pairs" if read is _head else "")
-                    raise ParameterError(f"Select({field}=...) takes {kind}, not {shorten(item)}.") from None
+            except (TypeError, ValueError):
+                kind = "texts" if read is _word else "whole numbers" + (" or pairs" if read is _head else "")
+                raise ParameterError(f"Select({field}=...) takes {kind}, not {shorten(item)}.") from None
             object.__setattr__(self, field, tuple(value))
 
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
@@ -202,6 +202,8 @@ def _nothing(what: str, sites: list[Site]) -> SelectionError:
 
 def _plain(value: Any) -> Any:
     """Arrays and tensors, of one number too, as Python numbers and lists of them: an order may come from argsort."""
+    if getattr(value, "is_meta", False):
+        raise TypeError  # a tensor without data
     return value.tolist() if hasattr(value, "tolist") else value
 
 

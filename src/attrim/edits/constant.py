@@ -66,7 +66,7 @@ class Constant(Edit):
         if self.outside not in get_args(Outside):
             raise ParameterError(f"outside must be 'error' or 'zero', not {self.outside!r}.")
         given = self.matrix
-        if isinstance(given, Averages) and not isinstance(given, type):  # a class has the methods too
+        if isinstance(given, Averages) and not isinstance(given, type):
             if self.train_constants:
                 raise ParameterError(
                     "A stat has no tensors to train; give a dict of tensors with train_constants=True."

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ..errors import ParameterError
 
+MOST_BINS = 1_000_000
+"""Of every head: more fill the memory, and no figure can show them."""
+
 PER_OCTAVE_BITS = 5
 SHIFT = 23 - PER_OCTAVE_BITS
 ONE_BITS = 127 << 23
@@ -44,12 +47,17 @@ def bin_numbers(values: Tensor) -> Tensor:
     return torch.where(shifted < FIRST_NORMAL, small, shifted - FIRST_NORMAL + NORMAL)
 
 
-def check_grid(stat: str, floor: float, bins: int) -> None:
-    """Refuse a logarithmic grid without bins, or one that does not begin between 0 and 1."""
+def require_log_bins(name: str, floor: float, bins: int) -> None:
+    """Refuse a histogram of a logarithmic axis that cannot be made, for the stat of this name."""
     if not 0 < floor < 1:
-        raise ParameterError(f"{stat}(floor={floor}) cannot be drawn on a logarithmic axis; give 0 < floor < 1.")
-    if bins < 1:
-        raise ParameterError(f"{stat}(bins={bins}) has no bin; give at least 1.")
+        raise ParameterError(f"{name}(floor={floor}) cannot be drawn on a logarithmic axis; give 0 < floor < 1.")
+    require_bins(name, bins)
+
+
+def require_bins(name: str, bins: int, what: str = "bins") -> None:
+    """Refuse a number of bins, or of ``what`` else a histogram is divided into, that is none or fills the memory."""
+    if not 1 <= bins <= MOST_BINS:
+        raise ParameterError(f"{name}({what}={bins}) is not possible; give a number from 1 to {MOST_BINS:,}.")
 
 
 def log_edges(floor: float, bins: int) -> Tensor:

@@ -17,7 +17,7 @@ from ..core.charts import Chart, Column, Panels, Table
 from ..core.registry import EDITS
 from ..core.text import parse
 from .base import Rule, SiteStat, finite, register
-from .bins import check_grid, log_edges
+from .bins import log_edges, require_log_bins
 from .display import row_overlays
 from .integers import add_words, from_wide, lasting_zeros, to_fixed
 from .rowfacts import row_counts, row_shares
@@ -48,7 +48,7 @@ class RowDistance(SiteStat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_grid("RowDistance", self.floor, self.bins)
+        require_log_bins("RowDistance", self.floor, self.bins)
         given = self.edits
         self._edits = given if isinstance(given, Mapping) else {text: parse(EDITS, text) for text in given}
         self.edits = tuple(self._edits)  # what is saved, and what other stats are compared with

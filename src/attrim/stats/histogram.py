@@ -30,7 +30,7 @@ from ..core.site import Site
 from ..errors import ParameterError
 from ..kernels.feed import BinBuffers, Extent
 from .base import SiteStat, finite, register
-from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, check_grid, log_edges
+from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges, require_log_bins
 from .display import (
     WEIGHT,
     Varying,
@@ -77,7 +77,7 @@ class Histogram(SiteStat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_grid("Histogram", self.floor, self.bins)
+        require_log_bins("Histogram", self.floor, self.bins)
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""

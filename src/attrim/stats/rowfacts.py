@@ -14,7 +14,7 @@ from ..core.charts import Axis, Band, Chart, Column, Curve, Panels, Series, Tabl
 from ..core.site import Site
 from ..errors import ParameterError
 from .base import SiteStat, finite, register
-from .bins import check_grid, log_edges
+from .bins import log_edges, require_bins, require_log_bins
 from .display import WEIGHT, log_grid, site_label, weight_axis
 from .integers import ONE, lasting_zeros
 
@@ -104,9 +104,8 @@ class RowCurves(SiteStat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_grid("RowCurves", self.floor, self.bins)
-        if self.levels < 1:
-            raise ParameterError(f"RowCurves(levels={self.levels}) has no level; give at least 1.")
+        require_log_bins("RowCurves", self.floor, self.bins)
+        require_bins("RowCurves", self.levels, "levels")
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""

@@ -17,14 +17,13 @@ from ..core.call import Call
 from ..core.charts import Axis, Bins, Chart, Column, Distribution, Panels, Series, Table
 from ..errors import DataError, ParameterError
 from .base import Rule, SiteStat, finite, register
+from .bins import require_bins
 from .display import Varying, head_bar_panels, head_bars, site_label
 from .integers import add_words, from_wide, to_fixed
 
 Moment = Literal["layer_input", "layer_output", "query", "key", "value", "scores", "weights", "output"]
 LARGEST = 8192.0
 """The square of a larger number does not fit into fixed point."""
-MOST_BINS = 1_000_000
-"""Of every head: more fill the memory, and no figure can show them."""
 
 
 @register("values")
@@ -52,14 +51,13 @@ class Values(SiteStat):
         super().__post_init__()
         if self.moment not in get_args(Moment):
             raise ParameterError(f"moment must be one of {', '.join(get_args(Moment))}, not {self.moment!r}.")
-        if self.bins < 1 or not self.low < self.low + (self.high - self.low) / self.bins:
+        require_bins("Values", self.bins)
+        if not self.low < self.low + (self.high - self.low) / self.bins:
             raise ParameterError(f"A histogram from {self.low} to {self.high} in {self.bins} bins is empty.")
         if not (self.low >= -LARGEST and self.high <= LARGEST):
             raise ParameterError(
                 f"A histogram may reach from -{LARGEST:g} to {LARGEST:g}, not {self.low} to {self.high}."
             )
-        if self.bins > MOST_BINS:
-            raise ParameterError(f"A histogram may have {MOST_BINS:,} bins, not {self.bins:,}.")
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
