@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from attrim.core.site import Select
+from attrim.edits.gate import Gate
 from attrim.edits.threshold import Threshold
-from attrim.errors import ArtefactError, DataError, SiteError
+from attrim.errors import ArtefactError, DataError, SelectionError, SiteError
 from attrim.evaluation import UNEDITED, evaluate, evaluate_settings
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.run import Run
@@ -154,6 +155,9 @@ def test_refusals(model, glue, tmp_path):
     three = load_model("tiny-bert", "sequence-classification", num_labels=3)
     with pytest.raises(DataError, match="3 labels"):
         evaluate(three, glue, TOKENIZER)
+    tags = load_model("tiny-bert", "token-classification", num_labels=2)
+    with pytest.raises(DataError, match="no logits of whole texts; load the model as kind 'sequence-classification'"):
+        evaluate(tags, glue, TOKENIZER)
     with torch.no_grad():
         model.classifier.bias.fill_(float("inf"))
     with pytest.raises(DataError, match="40 of 40 examples are not finite"):
@@ -163,6 +167,14 @@ def test_refusals(model, glue, tmp_path):
     linear.config = model.config
     with pytest.raises(SiteError):
         evaluate(linear, glue, TOKENIZER)
+
+
+def test_a_selection_without_heads_is_refused_before_anything_is_evaluated(model, glue):
+    announced = []
+    settings = {"gate": [Gate(0.0)], "wrong": [Gate(0.0, select=Select(layers=[9]))]}
+    with pytest.raises(SelectionError, match="layers=9 matches no head"):
+        evaluate_settings(model, glue, TOKENIZER, settings, announce=announced.append)
+    assert announced == [UNEDITED]
 
 
 def test_a_run_keeps_and_repeats_nothing(model, glue, tmp_path):

@@ -91,6 +91,7 @@ def evaluate_settings(
     The results by name, ``"unedited"`` first.
     """
     prepared = Prepared(model, task, tokenizer, example)
+    prepared.settings = settings
     options: dict[str, Any] = {"resamples": resamples, "level": level, "announce": announce}
     return drive(task, settings, prepared.point, baseline=baseline, run=run, **options)
 
@@ -101,6 +102,10 @@ class Prepared:
     Parameters
     ----------
     example : arguments of one forward pass, to find the model's attention with; by default the task's first text.
+
+    Attributes
+    ----------
+    settings : what will be evaluated, by name: an edit that selects no head is refused before anything is computed.
     """
 
     def __init__(self, model: nn.Module, task: Task, tokenizer: Any, example: Any = None) -> None:
@@ -110,13 +115,17 @@ class Prepared:
         longest = longest_input(model, tokenizer)
         self.model, self.task = model, task
         self.batches = Replay(lambda: task.batches(tokenizer, longest))
+        self.settings: Mapping[str, Sequence[Edit]] = {}
         self._example = example
         self._found = False
 
     def point(self, name: str, edits: Sequence[Edit]) -> Result:
         """One setting, not yet compared with any other; stores nothing."""
         if not self._found:
-            find_sites(self.model, first_text(self.model, self.batches) if self._example is None else self._example)
+            example = first_text(self.model, self.batches) if self._example is None else self._example
+            sites = find_sites(self.model, example)
+            for edit in (edit for chosen in self.settings.values() for edit in chosen if isinstance(edit, Edit)):
+                edit.select.resolve(sites)
             self._found = True
         return _run(self.model, self.task, self.batches, edits, name)
 

@@ -90,6 +90,9 @@ def squad(tmp_path: Path) -> Path:
         ("sparsity nowhere --task retrieval --row-bar -1", "must lie in [0, 1), not -1.0"),
         ("sparsity nowhere --task retrieval --row-bar 1", "must lie in [0, 1), not 1.0"),
         ("sites tiny-bert --select-layers 9", "matches no head"),
+        ("sites tiny-bert --select-roles encodr", "did you mean 'encoder'?"),
+        ("measure tiny-bert --text words --stats row-distance:bins=0", "from 1 to 1,000,000"),
+        ("measure tiny-bert --text words --stats histogram:rows=true,bins=9999999999", "from 1 to 1,000,000"),
     ],
 )
 def test_user_errors_are_one_sentence_and_exit_code_2(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attrim.cli import main
 from attrim.commands import commands
 from attrim.commands.evaluate import Evaluate
 from attrim.commands.ls import Ls
@@ -118,3 +119,13 @@ def test_options_become_what_the_fields_of_the_task_are() -> None:
 
 def test_python_and_command_line_share_the_dataclass() -> None:
     assert parse(["ls", "edits", "--json"], commands()) == Ls(kind="edits", json=True)
+
+
+@pytest.mark.parametrize("name", ["bake", "export", "measure", "train"])
+def test_the_help_says_what_flags_take(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    assert "{None}" not in shown
+    entry = shown.split("--edit STR", 1)[1].split(" --", 1)[0]
+    assert "repeatable" not in entry  # a second one is refused

@@ -186,6 +186,7 @@ def test_examples_without_labels_are_an_error(glue: Path) -> None:
         ("--edit treshold:0.1", "threshold"),
         ("--save .", "holds no model"),
         ("--task text", "no metric"),
+        ("--kind token-classification", "trains a sequence-classification head"),
         ("--task retrieval --data built-in --limit 20 --evaluate-limit 20", "no labels to train with"),
     ],
 )

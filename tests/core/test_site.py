@@ -63,13 +63,18 @@ def test_a_pair_that_names_no_head_is_an_error_even_among_others(pair: tuple[obj
         ({"layers": [-3, -4]}, "layers=-4"),
         ({"heads": [0, 99]}, "heads=99"),
         ({"heads": [0, -5]}, "heads=-5"),
-        ({"roles": ["encoder", "decodr"]}, "roles='decodr'"),
+        ({"roles": ["encoder", "vision"]}, "roles='vision'"),
         ({"names": ["*", "nope*"]}, r"names='nope\*'"),
     ],
 )
 def test_an_entry_that_matches_nothing_is_named_even_among_others(fields: dict[str, object], entry: str) -> None:
     with pytest.raises(SelectionError, match=f"^{entry} matches no head: the model has 7 sites.* 3 layers.* 4 heads"):
         chosen(**fields)
+
+
+def test_the_nearest_role_is_named() -> None:
+    with pytest.raises(SelectionError, match=r"^roles='decodr' matches no head \(did you mean 'decoder'\?\): the model"):
+        chosen(roles=["encoder", "decodr"])
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda numbers: [np.int64(number) for number in numbers]])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -86,6 +87,10 @@ def made_up(model: nn.Module, length: int, batch: int = 1) -> dict[str, Any]:
 Name = TypeVar("Name", bound=Hashable)
 NOTICEABLE = 0.98
 """A ratio of times that is nearer to 1 than this is noise on most machines."""
+CHANCE = 0.05
+"""How likely it may be that as many rounds are slow by chance where the baked model is said to be slower."""
+MORE_ROUNDS = 5
+"""How many times as many rounds to time where the first do not tell."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +100,17 @@ class Speed:
     Attributes
     ----------
     ratio : the median over rounds of the time before over the time after.
-    slower : the baked model took noticeably longer in at least three of four rounds.
+    slower : the ratio is noticeably below 1, and it was in more rounds than chance explains (sign test).
+    uncertain : the ratio is noticeably below 1, but chance explains the rounds, as on a machine with other work.
+    rounds : how many were timed.
     """
 
     before: float
     after: float
     ratio: float
     slower: bool
+    uncertain: bool = False
+    rounds: int = 0
 
 
 def speed(
@@ -109,18 +118,36 @@ def speed(
 ) -> Speed:
     """Time the forward passes of two models in turns, so that other load on the machine does not favour one.
 
+    Where the baked model seems slower and it is not certain, up to five times as many rounds are timed.
+
     Parameters
     ----------
     length, batch : size of the input that is made up (for text).
+    rounds : how often to time both models at first.
     example : keyword arguments of a forward pass to time instead.
     """
     inputs = made_up(model, length, batch) if example is None else example
+    ways = {"before": lambda: _run(model, inputs), "after": lambda: _run(baked, inputs)}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
     with torch.inference_mode(), in_mode(model, training=False), in_mode(baked, training=False):
-        seconds = in_turns({"before": lambda: _run(model, inputs), "after": lambda: _run(baked, inputs)}, rounds)
-    ratios = [before / after for before, after in zip(seconds["before"], seconds["after"], strict=True)]
-    slow = sum(ratio < NOTICEABLE for ratio in ratios) >= 0.75 * rounds
-    before, after = (statistics.median(seconds[name]) for name in ("before", "after"))
-    return Speed(before, after, statistics.median(ratios), slow)
+        for _ in range(MORE_ROUNDS):
+            for name, taken in in_turns(ways, rounds).items():
+                seconds[name] += taken
+            found = judge_speed(seconds["before"], seconds["after"])
+            if not found.uncertain:
+                break
+    return found
+
+
+def judge_speed(before: Sequence[float], after: Sequence[float]) -> Speed:
+    """What the seconds of each round before and after baking say."""
+    ratios = [one / other for one, other in zip(before, after, strict=True)]
+    ratio, rounds, slow = statistics.median(ratios), len(ratios), sum(ratio < NOTICEABLE for ratio in ratios)
+    seems = ratio < NOTICEABLE
+    # Were both equally fast, each round would come out slow at most every second time.
+    certain = sum(math.comb(rounds, count) for count in range(slow, rounds + 1)) <= CHANCE * 2**rounds
+    times = statistics.median(before), statistics.median(after)
+    return Speed(*times, ratio, slower=seems and certain, uncertain=seems and not certain, rounds=rounds)
 
 
 def _run(model: nn.Module, inputs: Mapping[str, Any]) -> None:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tyro.conf import UseAppendAction
-
 from ..core.wording import counted
 from ..studies.bench import Source
-from .base import Command, Outcome, register
+from .base import Chain, Command, Outcome, register
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 class Bake(Command, Source):
     """Make edits permanent: weights that constant and switched-off heads do not need leave the model."""
 
-    edit: UseAppendAction[tuple[str, ...]]
+    edit: Chain
     """What to bake: constant:FOLDER, gate:0,heads=0/3+5/11, or several in order: 'gate:0,heads=3 then gate:0.5'."""
     output: Path
     """Folder to write the new model to."""
@@ -35,7 +33,7 @@ class Bake(Command, Source):
     batch_size: int = 8
     """Texts of a forward pass that is timed."""
     rounds: int = 7
-    """How often to time both models, in turns; 0 does not."""
+    """How often to time both models, in turns (up to five times as often where it is unclear); 0 does not."""
     even_if_slower: bool = False
     """Write the model although it takes longer than before."""
 
@@ -58,6 +56,11 @@ class Bake(Command, Source):
         length = self._length(model, baked)
         before, after = cost(model, length), cost(baked, length)
         timed = self._timed(model, baked, length)
+        if timed is not None and timed.uncertain:
+            notes.append(
+                f"It may have become slower: {timed.rounds} rounds do not tell; time it again on a machine without "
+                "other work."
+            )
         if tokenizer is None:
             notes.append("The model came without a tokenizer, so none is saved.")
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from tyro.conf import UseAppendAction, arg
 
 from ..core.registry import COMMANDS
 
 register = COMMANDS.register
+
+Chain = Annotated[UseAppendAction[tuple[str, ...]], arg(help_behavior_hint="(one text)")]
+"""Edits of a command with one outcome. Each ``--edit`` is kept, so that a second one is an error and not ignored."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Evaluate(Command, Bench):
     output: Path | None = None
     """Folder of runs, to keep the results in; work that was interrupted resumes there."""
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """One row of the table (repeatable): threshold:0.001, or several in order: 'threshold:0.001 then gate:0.5'."""
+    """One row of the table: threshold:0.001, or several in order: 'threshold:0.001 then gate:0.5'."""
 
     def run(self) -> Outcome:
         """Load everything, evaluate every setting, and keep them in a run folder when ``output`` is given."""

@@ -10,7 +10,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from ..errors import ParameterError
 from ..studies.bench import Source
-from .base import Command, Outcome, register
+from .base import Chain, Command, Outcome, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class Export(Command, Source):
     """Folder to write to."""
     format: str = "float32"
     """float32, or fixed point such as q8.8 (8 integer bits with the sign, 8 fraction bits)."""
-    edit: UseAppendAction[tuple[str, ...]] = ()
+    edit: Chain = ()
     """Edits that are switched on meanwhile, several in order with then; a tensor takes one quantize edit."""
 
     def run(self) -> Outcome:

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import arg
 
 from ..errors import DataError
 from ..studies.bench import Bench
-from .base import Command, Outcome, register
+from .base import Chain, Command, Outcome, register
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
@@ -31,7 +31,7 @@ class Measure(Command, Bench):
     """Texts to measure, written out here instead of read from a file."""
     stats: tuple[str, ...] = ("histogram", "moments")
     """Names of the stats (attrim ls stats), with options as in histogram:rows=true."""
-    edit: UseAppendAction[tuple[str, ...]] = ()
+    edit: Chain = ()
     """Edits that are switched on while measuring: threshold:0.001, or several in order with then."""
 
     def run(self) -> Outcome:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from ..core.documents import Unreadable, read_yaml
 from ..core.paths import home_path, require_text
@@ -24,6 +25,23 @@ from .base import Command
 
 MARKERS = (tyro.conf.FlagCreatePairsOff,)
 HELP = ("-h", "--help")
+HELP_NAMES = ConstructorRegistry()
+"""What the help calls the values of flags where tyro has no name that a reader knows."""
+
+
+@HELP_NAMES.primitive_rule
+def _optional(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """A flag that may be left out takes INT, not {None}|INT."""
+    options = [option for option in get_args(kind.type) if option is not type(None)]
+    if len(options) != 1 or len(options) == len(get_args(kind.type)) or not isinstance(options[0], type):
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=options[0].__name__.upper(),
+        instance_from_str=lambda texts: texts[0],
+        is_instance=lambda value: value is None or isinstance(value, options[0]),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 class UsageError(AttrimError):
@@ -41,13 +59,15 @@ def parse(words: Sequence[str], commands: Mapping[str, type[Command]]) -> Comman
     for place, word in enumerate(words, 1):
         require_text(word, f"argument {place}")
     if not words or words[0] in HELP:
-        tyro.extras.subcommand_cli_from_dict(dict(commands), prog="attrim", args=["--help"], config=MARKERS)
+        with HELP_NAMES:
+            tyro.extras.subcommand_cli_from_dict(dict(commands), prog="attrim", args=["--help"], config=MARKERS)
     name, *rest = words
     if name not in commands:
         raise UnknownName("command", name, commands)
     kind = commands[name]
     if set(HELP) & set(rest):
-        tyro.cli(kind, prog=f"attrim {name}", args=["--help"], config=MARKERS)
+        with HELP_NAMES:
+            tyro.cli(kind, prog=f"attrim {name}", args=["--help"], config=MARKERS)
     flags = _flags(kind)
     given = _given(f"attrim {name}", rest, flags)
     values = {}

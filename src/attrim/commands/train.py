@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tyro.conf import UseAppendAction
-
 from ..errors import ParameterError
 from ..studies.bench import TrainingBench
 from ..training.recipe import Recipe
-from .base import Command, Outcome, register
+from .base import Chain, Command, Outcome, register
 
 if TYPE_CHECKING:
     from ..edits import Edit
@@ -36,8 +34,8 @@ class Train(Command, TrainingBench, Recipe):
     """Evaluate after every so many steps (default: once at the end)."""
     keep_best: bool = False
     """Save the weights with the best evaluation instead of the last ones."""
-    edit: UseAppendAction[tuple[str, ...]] = ()
-    """Edits that are switched on during training and evaluation: entries in order are joined by then."""
+    edit: Chain = ()
+    """Edits that are switched on during training and evaluation, several in order with then."""
     output: Path | None = Path("runs")
     """Folder of runs; the run's folder holds the trained model."""
     save: Path | None = None
@@ -80,6 +78,9 @@ class Train(Command, TrainingBench, Recipe):
         self.check()
         if self.evaluate_every is not None and self.evaluate_every < 1:
             raise ParameterError(f"evaluate-every must be at least 1, not {self.evaluate_every}.")
+        head = self.make_task().kind
+        if head != "auto" and self.kind not in ("", "saved", head):
+            raise ParameterError(f"The task {self.task_name} trains a {head} head, not {self.kind}; leave --kind out.")
         if self.save is not None and self.save.exists() and not (self.save / "config.json").exists():
             raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..errors import ParameterError, SelectionError, shorten
+from ..errors import ParameterError, SelectionError, nearest, shorten
 
 Head = tuple["Site", int]
 
@@ -142,7 +142,7 @@ class Select:
                 continue
             for entry in entries:
                 if not any(match(site, entry) for site in kept):
-                    raise _nothing(f"{field}={shorten(entry)}", sites)
+                    raise _nothing(f"{field}={shorten(entry)}", sites, entry if field == "roles" else "")
             kept = [site for site in kept if any(match(site, entry) for entry in entries)]
         chosen = {site: heads for site in kept if (heads := self._heads(site))}
         self._check_heads(sites, chosen)
@@ -190,12 +190,14 @@ def _stands_for(where: int | str | None, site: Site) -> bool:
     return where is None or where == site.layer or where in site.aliases
 
 
-def _nothing(what: str, sites: list[Site]) -> SelectionError:
-    """The error for a selection, or an entry of one, that matches nothing."""
+def _nothing(what: str, sites: list[Site], role: str = "") -> SelectionError:
+    """The error for a selection, or an entry of one (a ``role``), that matches nothing."""
     roles = sorted({site.role for site in sites})
     layers, heads = max(site.layer for site in sites) + 1, max(site.heads for site in sites)
+    near = nearest(role, roles)
+    hint = f" ({near})" if near else ""
     return SelectionError(
-        f"{what} matches no head: the model has {len(sites)} sites with roles {', '.join(roles)}, at most {layers} "
+        f"{what} matches no head{hint}: the model has {len(sites)} sites with roles {', '.join(roles)}, at most {layers} "
         f"layers in a role and {heads} heads at a site; list them with 'attrim sites MODEL' or attrim.sites(model)."
     )
 

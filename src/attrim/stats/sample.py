@@ -214,7 +214,7 @@ class Sample(Following, SiteStat):
             "matrices": [
                 Matrix(
                     matrix,
-                    f"head {head}: {matrix.min():.0e} to {matrix.max():.2f}, "
+                    f"head {head}: {matrix.min():.2g} to {matrix.max():.2g}, "
                     f"{100 * (matrix <= bar).float().mean():.0f} % ≤ {bar:g}",
                 )
                 for head, matrix in zip(self.of(site).heads, heads, strict=True)

@@ -161,7 +161,7 @@ class Bench(Source):
     validation_file: str | None = None
     """Your own data to evaluate on, in the same form."""
     option: UseAppendAction[tuple[str, ...]] = ()
-    """Further option of the task as name=value (repeatable)."""
+    """Further option of the task as name=value."""
     limit: int | None = None
     """Use this many examples."""
     seed: int = 123
@@ -328,6 +328,7 @@ class Bench(Source):
         from ..evaluation import UNEDITED, drive
 
         edits = {setting.name: setting.edits for setting in settings}
+        self.prepared.settings = edits
         with closing(track([UNEDITED, *edits], "evaluating {}".format, self.progress)) as steps:
 
             def announce(name: str) -> None:
@@ -361,7 +362,7 @@ class TrainingBench(Bench):
     limit: int | None = None
     """Train on this many examples."""
     train_option: UseAppendAction[tuple[str, ...]] = ()
-    """Option of the task for its training data only, as name=value (repeatable); the split is train by default."""
+    """Option of the task for its training data only, as name=value; the split is train by default."""
     evaluate_limit: int | None = None
     """Evaluate on this many examples."""
 

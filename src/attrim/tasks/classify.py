@@ -71,10 +71,11 @@ class Classify(Task):
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """Logits ``[B, labels]`` in the task's order of labels."""
-        output: Any = model(**inputs)
-        if getattr(output, "logits", None) is None:
-            raise DataError(f"{type(model).__name__} gives no logits; load the model as kind {self.kind!r}.")
-        return output.logits.float()[:, self._order(model)]
+        logits: Tensor | None = getattr(model(**inputs), "logits", None)
+        if logits is None or logits.ndim != 2:
+            what = "no logits" if logits is None else "no logits of whole texts"
+            raise DataError(f"{type(model).__name__} gives {what}; load the model as kind {self.kind!r}.")
+        return logits.float()[:, self._order(model)]
 
     def train_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
         """``labels [B]``: class numbers as the model counts them, or scores for regression."""

@@ -158,9 +158,11 @@ class Tokens(Task):
         """The tag of every word, ``[B, max_length]``; -1 after the last one."""
         words = inputs["words"]
         output: Any = model(**{name: tensor for name, tensor in inputs.items() if name not in ("words", "labels")})
-        if getattr(output, "logits", None) is None:
-            raise DataError(f"{type(model).__name__} gives no logits; load the model as kind {self.kind!r}.")
-        logits = output.logits.float()
+        logits = getattr(output, "logits", None)
+        if logits is None or logits.ndim != 3:
+            what = "no logits" if logits is None else "no logits of single tokens"
+            raise DataError(f"{type(model).__name__} gives {what}; load the model as kind {self.kind!r}.")
+        logits = logits.float()
         columns = [logits[..., place] if place >= 0 else torch.full_like(logits[..., 0], _NEVER)
                    for place in self._order(model)]  # fmt: skip
         best = torch.stack(columns, dim=-1).max(-1)

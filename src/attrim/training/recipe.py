@@ -24,8 +24,8 @@ class Recipe:
     learning_rate: float = 5e-5
     """Highest learning rate of AdamW."""
     own_rate: UseAppendAction[tuple[str, ...]] = ()
-    """Another highest learning rate for some parameters, as name=rate with a name or pattern as in freeze (repeatable;
-    the first that fits counts)."""
+    """Another highest learning rate for some parameters, as name=rate with a name or pattern as in freeze
+    (the first that fits counts)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     """How the learning rate falls after the warm-up."""
     warmup: float = 0.0
@@ -35,7 +35,7 @@ class Recipe:
     clip: float = 1.0
     """Largest norm of the gradient; 0 does not limit it."""
     freeze: UseAppendAction[tuple[str, ...]] = ()
-    """Leave parameters as they are: part of their dotted name (embeddings), or a pattern with * (repeatable)."""
+    """Leave parameters as they are: part of their dotted name (embeddings), or a pattern with *."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number type of the computation; the weights are trained in float32 either way."""
     seed: int = 123

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ...core.charts import HeadMatrix, Matrix, Pattern
 from .style import COLOURS, DIVERGING, HEAT, PAGE, Place, colour_scale, grid
@@ -133,6 +134,8 @@ def _draw_matrix(axes: Axes, chart: Pattern, matrix: Matrix) -> Any:
         image = axes.imshow(values, cmap=DIVERGING if diverging else HEAT, norm=norm, **common)
     if chart.numbers:
         _numbers(axes, values, image.norm, chart.scale == "diverging", "{:.2f}", 7)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))  # rows and columns have whole numbers
     _bare(axes)
     return image
 

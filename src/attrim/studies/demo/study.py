@@ -37,7 +37,7 @@ class DemoBench(Bench):
     data: str | None = "built-in"
     """File or folder to read instead of the text that attrim ships (SQuAD format)."""
     option: UseAppendAction[tuple[str, ...]] = (f"paragraphs={PARAGRAPHS}",)
-    """Further option of the task as name=value (repeatable)."""
+    """Further option of the task as name=value."""
     limit: int | None = None
     """Ask this many of the questions (default: all)."""
     seed: int = 123

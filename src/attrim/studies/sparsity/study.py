@@ -69,7 +69,7 @@ class Sparsity(Study):
     hidden_method: Literal["fixed-point", "linear", "log"] = "fixed-point"
     """How hidden states are quantised."""
     edit: UseAppendAction[tuple[str, ...]] = ()
-    """Further row of the table, as in attrim evaluate (repeatable)."""
+    """Further row of the table, as in attrim evaluate."""
     layer_edit: str = ""
     """An edit to try in every layer alone, such as threshold:0.01."""
     no_controls: bool = False
