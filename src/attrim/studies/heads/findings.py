@@ -31,6 +31,7 @@ from ...runs.result import Interval
 from ...scores.base import Scores
 from ..findings import Findings
 from .areas import Difference, PruningCurve
+from .prediction import Predicted
 from .pruning import Pruned
 from .scoring import Ground
 
@@ -50,10 +51,12 @@ class HeadsFindings(Findings):
     ----------
     ground : what was scored and evaluated.
     pruned : the curves.
+    predicted : how well scores predict what a change of one head does.
     """
 
     ground: Ground
     pruned: Pruned | None = None
+    predicted: Predicted | None = None
 
     def tables(self) -> list[Table]:
         """Areas and curves; in files only, the first-order predictions and the scores of every head."""
@@ -63,6 +66,8 @@ class HeadsFindings(Findings):
             if self.pruned.first_order:
                 found.append(self._first_order_table(self.pruned))
             found.append(self._scores_table(self.pruned))
+        if self.predicted is not None:
+            found += [self._agreement_table(self.predicted), self._pairs_table(self.predicted)]
         return found
 
     @property
@@ -154,23 +159,58 @@ class HeadsFindings(Findings):
         title = f"{self.model} on {self.task}: scores of the heads (scope example: means over the examples)"
         return Table("scores", title, columns=columns, rows=rows, detail=True)
 
+    def _agreement_table(self, predicted: Predicted) -> Table:
+        """One row for each score, the best first, with a column for each change."""
+        changes = list(dict.fromkeys(each.change for each in predicted.agreements))
+        columns = [Column("score"), *(Column(change or "all changes") for change in changes)]
+        known = {(each.score, each.change): each.correlation for each in predicted.agreements}
+        scores = sorted({score for score, _ in known}, key=lambda score: -known[score, changes[0]].value)
+        rows: list[list[Cell]] = [
+            [score, *(str(known[score, change]) if (score, change) in known else "" for change in changes)]
+            for score in scores
+        ]
+        numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes if change}
+        caption = (
+            "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over pairs of "
+            f"head and change ({', '.join(f'{number} {change}' for change, number in numbers.items())}); the unchanged "
+            f"loss is {predicted.loss:.4f}. Gradient, |gradient|, fisher and output change know the change; all but "
+            "output change come from other data."
+        )
+        title = f"{self._title}: what predicts the rise of the loss"
+        return Table("correlation", title, columns=columns, rows=rows, caption=caption)
+
+    def _pairs_table(self, predicted: Predicted) -> Table:
+        scores = list(dict.fromkeys(score for pair in predicted.pairs for score in pair.predicted))
+        columns = [Column("site"), Column("head", "count"), Column("change"), Column("rise of the loss", "general", 6)]
+        rows: list[list[Cell]] = [
+            [pair.site, pair.head, pair.change, pair.rise, *(pair.predicted.get(score) for score in scores)]
+            for pair in predicted.pairs
+        ]
+        title = f"{self._title}: one head at a time"
+        columns += [Column(score, "general", 6) for score in scores]
+        return Table("pairs", title, columns=columns, rows=rows, detail=True)
+
     def charts(self) -> list[Chart]:
         """Every chart that the findings allow."""
         return list(self._charts())
 
     def _charts(self) -> Iterator[Chart]:
-        if self.pruned is None:
-            return
-        for scope in dict.fromkeys(curve.scope for curve in self.pruned.curves):
+        if self.pruned is not None:
+            yield from self._pruned_charts(self.pruned)
+        if self.predicted is not None:
+            yield _agreement_chart(self.predicted)
+
+    def _pruned_charts(self, pruned: Pruned) -> Iterator[Chart]:
+        for scope in dict.fromkeys(curve.scope for curve in pruned.curves):
             for way in self.study.directions:  # type: ignore[attr-defined]
-                yield self._curve_chart(self.pruned, scope, way)
-            yield self._area_chart(self.pruned, scope)
-        for name, scores in self.pruned.scores.items():
+                yield self._curve_chart(pruned, scope, way)
+            yield self._area_chart(pruned, scope)
+        for name, scores in pruned.scores.items():
             if not name.endswith("/random"):
                 yield _matrix(name, scores)
         for way in self.study.directions:  # type: ignore[attr-defined]
-            if any(one.direction == way for one in self.pruned.first_order):
-                yield self._first_order_chart(self.pruned, way)
+            if any(one.direction == way for one in pruned.first_order):
+                yield self._first_order_chart(pruned, way)
 
     def _curve_chart(self, pruned: Pruned, scope: str, way: str) -> Curve:
         """The score against the share of heads that are removed, with bands over examples; random over seeds."""
@@ -181,17 +221,18 @@ class HeadsFindings(Findings):
                 continue
             places = [100 * step.share for step in own[0].steps]
             values = np.array([[step.score for step in curve.steps] for curve in own])
-            low, high = values.min(0), values.max(0)
-            if len(own) == 1:
-                low, high = (np.array([getattr(step, end) for step in own[0].steps]) for end in ("low", "high"))
-            look: Any = "muted" if own[0].seed is not None else "series"
-            series.append(Series(score, places, values.mean(0), bands=[Band(low, high)], look=look))
+            if own[0].seed is not None:
+                series.append(Series(score, places, values.mean(0), bands=[Band(values.min(0), values.max(0))]))
+                continue
+            low, high = ([getattr(step, end) for step in own[0].steps] for end in ("low", "high"))
+            series.append(Series(score, places, values[0], low, high))
         return Curve(
             file_name("pruning", scope, way),
             f"{SCOPES[scope]}, {WAYS[way]}",
             series=series,
             x=Axis(f"removed {self.study.unit}s (% of {pruned.units})", low=-2.0, high=102.0),  # type: ignore[attr-defined]
             y=_axis(pruned),
+            apart=0.7,
         )
 
     def _area_chart(self, pruned: Pruned, scope: str) -> Bars:
@@ -233,6 +274,8 @@ class HeadsFindings(Findings):
         if self.pruned is not None:
             said += _pruned_sentences(self.pruned)
             said += self._budget_sentences(self.pruned)
+        if self.predicted is not None:
+            said += _predicted_sentences(self.predicted)
         return said
 
     def _ground_sentence(self) -> str:
@@ -270,6 +313,8 @@ class HeadsFindings(Findings):
             pruned = self.pruned
             parts = ("metric", "units", "counting", "unpruned", "right", "curves", "differences", "first_order", "budgets")
             found["pruned"] = {name: record.dump(getattr(pruned, name)) for name in parts}
+        if self.predicted is not None:
+            found["predicted"] = record.dump(self.predicted)
         return found
 
 
@@ -321,6 +366,35 @@ def _difference_sentence(pruned: Pruned, each: Difference) -> str:
     )
 
 
+def _predicted_sentences(predicted: Predicted) -> Iterator[str]:
+    """Which score predicts best, over all changes or over the only one."""
+    change = predicted.agreements[0].change
+    own = [each for each in predicted.agreements if each.change == change]
+    best = max(own, key=lambda each: each.correlation.value)
+    yield (
+        f"The rise of the loss by a change of one head, {best.pairs} pairs of head and change: {best.score} predicts it "
+        f"best, with rank correlation {best.correlation}."
+    )
+    for each in own:
+        if each is not best and each.score in ("gradient-attention", "lrp", "random"):
+            yield f"{each.score} has rank correlation {each.correlation} with the rise of the loss."
+
+
+def _agreement_chart(predicted: Predicted) -> Bars:
+    """The rank correlation of every score, with intervals, for each change."""
+    changes = list(dict.fromkeys(each.change for each in predicted.agreements))
+    known = {(each.score, each.change): each.correlation for each in predicted.agreements}
+    scores = sorted({score for score, _ in known}, key=lambda score: -known[score, changes[0]].value)
+    nothing = Interval(math.nan, math.nan, math.nan)
+    groups = []
+    for change in changes:
+        own = [known.get((score, change), nothing) for score in scores]
+        numbers = ([getattr(each, end) for each in own] for end in ("value", "low", "high"))
+        groups.append(Group(change or "all changes", *numbers))
+    return Bars("correlation", groups=groups, labels=scores, y=Axis("rank correlation with the rise of the loss"),
+                mark="dot", references=[Reference(0.0)])  # fmt: skip
+
+
 def _axis(pruned: Pruned) -> Axis:
     """Of the metric, which is a share unless smaller numbers are better (perplexity)."""
     return Axis(pruned.metric if pruned.smaller_is_better else f"{pruned.metric} (%)")
@@ -333,5 +407,6 @@ def _matrix(name: str, scores: Scores) -> HeadMatrix:
     signed = bool(np.nanmin(values) < 0)
     most = float(np.nanmax(np.abs(values))) or 1.0
     ends = {"low": -most, "high": most} if signed else {}
-    return HeadMatrix.of(file_name("scores", scope, label), values, scores.sites, f"{label}\n({SCOPES[scope]})",
+    what = "mean over the examples" if scope == "example" else "other data"
+    return HeadMatrix.of(file_name("scores", scope, label), values, scores.sites, f"{label}\n({what})",
                          diverging=signed, **ends)  # fmt: skip

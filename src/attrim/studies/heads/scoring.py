@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,8 @@ from torch import Tensor
 from ...attention.context import attach
 from ...core.charts import file_name
 from ...core.registry import SCORES
-from ...core.site import Site
-from ...core.text import describe, parse
+from ...core.site import Select, Site
+from ...core.text import parse
 from ...edits.base import Edit
 from ...edits.offset import Offset
 from ...errors import DataError, ParameterError
@@ -27,7 +27,6 @@ from ...scores.base import STORE, Score, Scope, Scores
 from ...scores.orders import given_order
 from ...scores.taps import influential_sites
 from ...stats.mean import Mean
-from ...tasks.base import Task
 from ...tasks.batching import with_decoder
 from ..bench import Bench
 from .study import Heads
@@ -152,21 +151,8 @@ class Scoring:
         self.model = bench.loaded_model
         self.evaluated = Prepared(self.model, bench.loaded_task, bench.loaded_tokenizer, count_zeros=False)
         self.sites = self.evaluated.sites()
-        selected = bench.select().resolve(self.sites)
-        reached = self._influential()
-        self.chosen: dict[Site, tuple[int, ...]] = {site: own for site, own in selected.items() if site in reached}
-        if not self.chosen:
-            raise ParameterError("The selected heads have no influence on the model's answers; select others.")
+        self.chosen, self.idle = influence(self.evaluated, bench.select())
         self._loaded: dict[str, Scores] = {}
-        self.idle = tuple(site.name for site in self.sites if site not in reached)
-
-    def _influential(self) -> list[Site]:
-        batch = self.evaluated.batches.first()
-        inputs = with_decoder(dict(batch.inputs), getattr(self.model, "config", None))
-        try:
-            return influential_sites(self.model, inputs)
-        except DataError:  # a model without logits has no answer that could be explained, and scores say so
-            return self.sites
 
     def ground(self) -> Ground:
         """What was scored and evaluated, for the findings."""
@@ -228,25 +214,50 @@ class Scoring:
         assert candidate.score is not None
         prepared = self.evaluated if scope == "example" else self.scored
         score = dataclasses.replace(candidate.score, scope=scope).with_seed(seed)
-        index: list[NDArray[np.int64]] = []
-        batches = labelled_batches(prepared, score.target == "label", index, gate)
         constants = self.averages if "constants" in score.needs else None
-        found = score(self.model, batches, constants).only(self.chosen)
-        if scope == "dataset":
-            return found
-        # An example that is read in several rows (windows of a paragraph) has the sum of their numbers.
-        places, examples = torch.from_numpy(np.concatenate(index)), self.examples
-        values = {
-            name: torch.zeros(examples, rows.shape[1], dtype=torch.float64).index_add(0, places, rows)
-            for name, rows in found.values.items()
-        }
-        return dataclasses.replace(found, values=values)
+        return score_task(prepared, score, constants, gate).only(self.chosen)
 
     @cached_property
     def averages(self) -> Offset:
         """Average attention by distance on the data to score on, for scores that compare heads with a constant."""
         stats = self.bench.measure(Mean(), "averages", task=self.scored.task)
         return Offset(stats["Mean"])
+
+
+def influence(prepared: Prepared, select: Select) -> tuple[dict[Site, tuple[int, ...]], tuple[str, ...]]:
+    """The selected heads that the answers depend on, and the names of the sites that have no influence on them."""
+    sites = prepared.sites()
+    batch = prepared.batches.first()
+    inputs = with_decoder(dict(batch.inputs), getattr(prepared.model, "config", None))
+    try:
+        reached = influential_sites(prepared.model, inputs)
+    except DataError:  # a model without logits has no answer that could be explained, and scores that need one say so
+        reached = sites
+    chosen = {site: own for site, own in select.resolve(sites).items() if site in reached}
+    if not chosen:
+        raise ParameterError("The selected heads have no influence on the model's answers; select others.")
+    return chosen, tuple(site.name for site in sites if site not in reached)
+
+
+def score_task(prepared: Prepared, score: Score, constants: Any = None, gate: Edit | None = None) -> Scores:
+    """Score the heads of a model on the data of a task; of the scope ``example``, one row for each of its examples.
+
+    Parameters
+    ----------
+    constants : for scores that need them.
+    gate : removes heads while the others are scored.
+    """
+    index: list[NDArray[np.int64]] = []
+    found = score(prepared.model, labelled_batches(prepared, score.target == "label", index, gate), constants)
+    if found.scope == "dataset":
+        return found
+    # An example that is read in several rows (windows of a paragraph) has the sum of their numbers.
+    places, examples = torch.from_numpy(np.concatenate(index)), examples_of(prepared)
+    values = {
+        name: torch.zeros(examples, rows.shape[1], dtype=torch.float64).index_add(0, places, rows)
+        for name, rows in found.values.items()
+    }
+    return dataclasses.replace(found, values=values)
 
 
 def labelled_batches(

@@ -8,6 +8,7 @@ faithful an explanation is; with the scope ``dataset`` one order, from other dat
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -86,8 +87,6 @@ class Heads(Study):
 
     def scoring_task(self, bench: Bench) -> Task:
         """The task with the data that orders for all examples, and predictions, come from."""
-        import dataclasses
-
         from ...core.registry import TASKS
         from ...core.text import parse_options
 
@@ -98,11 +97,13 @@ class Heads(Study):
     def work(self, bench: Bench) -> HeadsFindings:
         """Score and prune, and measure how well scores predict, as far as ``parts`` says."""
         from .findings import HeadsFindings
+        from .prediction import predict
         from .pruning import prune
         from .scoring import Scoring
 
         scoring = Scoring(bench, self)
         pruned = prune(bench, self, scoring) if "prune" in self.parts else None
+        predicted = predict(bench, self, scoring) if "correlation" in self.parts else None
         return HeadsFindings(
             folder=bench.run_folder,
             study=self,
@@ -110,6 +111,7 @@ class Heads(Study):
             task=bench.task_name,
             ground=scoring.ground(),
             pruned=pruned,
+            predicted=predicted,
         )
 
     @classmethod
