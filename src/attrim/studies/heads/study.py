@@ -102,6 +102,8 @@ class Heads(Study):
         from .scoring import Scoring
 
         scoring = Scoring(bench, self)
+        if "dataset" in self.scopes or "correlation" in self.parts:
+            scoring.scored  # noqa: B018 (refuses data that is not held out before the long work begins)
         pruned = prune(bench, self, scoring) if "prune" in self.parts else None
         predicted = predict(bench, self, scoring) if "correlation" in self.parts else None
         return HeadsFindings(
