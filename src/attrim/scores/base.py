@@ -45,7 +45,7 @@ class ScoreInputs:
     model : any model whose sites are found; with a head, where a score needs the loss.
     batches : dicts of tensors for ``model(**batch)``; with labels, where a score needs the loss.
     constants : what heads would be replaced by, as :class:`~attrim.edits.constant.Constant` takes it, or an edit.
-    task, tokenizer : training data, for scores that train.
+    task, tokenizer : training data, for scores that train; a task with a loss of its own gives the loss of others.
     folder : for checkpoints of scores that train, to resume after a kill.
     progress : show a progress bar, where it takes long.
     select : the heads to score; the others stay as they are and get no number.

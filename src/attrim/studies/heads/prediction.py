@@ -32,7 +32,7 @@ from ...evaluation import Prepared, first_text
 from ...runs.result import Interval
 from ...scores.fisher import ChangeTap, change_tap
 from ...scores.taps import Tapped, gradients
-from ...scores.target import losses
+from ...scores.target import example_losses
 from ...stats.base import Stat
 from ...tasks.metrics import spearman
 from ..bench import Bench
@@ -258,7 +258,7 @@ def predicted_rises(prepared: Prepared, edit: Edit, select: Select) -> dict[str,
     with tapped.attached(tap):
         for batch in tapped.batches():
             tap.clear()
-            loss, places = losses(tapped.model, tapped.model(**batch), batch, "fisher")
+            loss, places = example_losses(tapped.model, batch, "fisher", prepared.task)
             slopes = gradients(loss, tap.tensors)
             products = {
                 name: torch.linalg.vecdot(slope, tap.differences[name].to(slope.dtype)).double()
@@ -283,7 +283,7 @@ def measure_rises(
     The layers before the changed one are computed once for all pairs.
     """
     model, device = prepared.model, device_of(prepared.model)
-    prefix = Prefix(model, first_text(model, prepared.batches))
+    prefix = Prefix(model, first_text(model, prepared.task, prepared.batches))
     selects = [Select(heads=[(pair.site, pair.head)]) for pair in pairs]
     changed = [dataclasses.replace(edits[pair.change], select=own) for pair, own in zip(pairs, selects, strict=True)]
     rises, moves, tokens = np.zeros(len(pairs)), np.zeros(len(pairs)), np.zeros(len(pairs))
@@ -293,13 +293,13 @@ def measure_rises(
             inputs = {name: tensor.to(device) for name, tensor in batch.items()}
             before = Outputs()
             with attach(model, stats=[before], strict=False), prefix.record():
-                base, places = losses(model, model(**inputs), inputs, "loss")
+                base, places = example_losses(model, inputs, "loss", prepared.task)
             total, examples = total + float(base.double()), examples + len(places)
             for number, (pair, edit, select) in enumerate(zip(pairs, changed, selects, strict=True)):
                 after = Outputs()
                 replayed = prefix.replay(prefix.unedited([edit]))
                 with replayed, attach(model, [edit], [after], select, strict=False):
-                    loss, _ = losses(model, model(**inputs), inputs, "loss")
+                    loss, _ = example_losses(model, inputs, "loss", prepared.task)
                 rises[number] += float(loss.double() - base.double())
                 moved = after.tensors[pair.site][:, 0] - before.tensors[pair.site][:, pair.head]
                 real = before.real[pair.site].expand(len(moved), -1)

@@ -27,7 +27,7 @@ from ...scores.base import STORE, Score, Scope, Scores
 from ...scores.orders import given_order
 from ...scores.taps import influential_sites
 from ...stats.mean import Mean
-from ...tasks.batching import with_decoder
+from ...tasks.encoding import Example
 from ..bench import Bench
 from .study import Heads
 
@@ -228,7 +228,7 @@ def influence(prepared: Prepared, select: Select) -> tuple[dict[Site, tuple[int,
     """The selected heads that the answers depend on, and the names of the sites that have no influence on them."""
     sites = prepared.sites()
     batch = prepared.batches.first()
-    inputs = with_decoder(dict(batch.inputs), getattr(prepared.model, "config", None))
+    inputs = prepared.task.arguments(dict(batch.inputs), prepared.model)
     try:
         reached = influential_sites(prepared.model, inputs)
     except DataError:  # a model without logits has no answer that could be explained, and scores that need one say so
@@ -248,7 +248,8 @@ def score_task(prepared: Prepared, score: Score, constants: Any = None, gate: Ed
     gate : removes heads while the others are scored.
     """
     index: list[NDArray[np.int64]] = []
-    found = score(prepared.model, labelled_batches(prepared, score.target == "label", index, gate), constants)
+    batches = labelled_batches(prepared, score.target == "label", index, gate)
+    found = score(prepared.model, batches, constants, task=prepared.task)
     if found.scope == "dataset":
         return found
     # An example that is read in several rows (windows of a paragraph) has the sum of their numbers.
@@ -276,7 +277,7 @@ def labelled_batches(
         if index is not None:
             index.append(batch.index)
         labels = task.train_labels(batch, model) if labelled else {}
-        inputs = with_decoder({**batch.inputs, **labels}, getattr(model, "config", None))
+        inputs = task.arguments({**batch.inputs, **labels}, model)
         if gate is None:
             yield inputs
             continue
@@ -289,5 +290,6 @@ def examples_of(prepared: Prepared) -> int:
     return 1 + max(int(batch.index.max()) for batch in prepared.batches)
 
 
-def _key(example: Any) -> int:
-    return hash(repr((example.texts, example.label, *example.answers)))
+def _key(example: Example) -> int:
+    arrays = [array.tobytes() for array in example.arrays.values()]
+    return hash((example.texts, example.label, repr(example.answers), *arrays))
