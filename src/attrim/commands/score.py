@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ class ScoreHeads(Command, Bench):
         from ..measurement import measure
         from ..edits.offset import Offset
         from ..report.terminal import show
-        from ..scores.base import Score
+        from ..scores.base import Score, share, units_of
         from ..stats.mean import Mean
         from ..studies.heads.scoring import influence, score_task
 
@@ -53,7 +54,10 @@ class ScoreHeads(Command, Bench):
         if "constants" in score.needs:
             batches = task.feed(model, self.loaded_tokenizer)
             constants = Offset(measure(model, batches, Mean(), progress=self.progress)["Mean"])
-        scores = score_task(prepared, score, constants).only(chosen)
+        # Heads without influence must not dilute the mean of a site or block.
+        alone = score_task(prepared, dataclasses.replace(score, unit="head"), constants).only(chosen)
+        shared = share(alone.values, units_of(alone.sites, score.unit or "head"))
+        scores = dataclasses.replace(alone, values=shared, options=score.options())
         one = scores if scores.scope == "dataset" else scores.over_examples()
         notes = list(self._notes(scores, idle))
         written = [] if self.output is None else self._write(scores, one, self.output)

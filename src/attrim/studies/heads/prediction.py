@@ -143,7 +143,7 @@ def predict(bench: Bench, study: Heads, scoring: Scoring) -> Predicted:
     """Score, change one head at a time, and correlate; the run keeps what is measured as it goes."""
     run = bench.require_run()
     pairs = choose_pairs(scoring.chosen, study)
-    changes = list(dict.fromkeys(pair.change for pair in pairs))
+    changes = [change for change in study.changes if any(pair.change == change for pair in pairs)]
     edits = {change: change_edit(change, scoring, study.window) for change in changes}
     by_change = {change: _stored_predictions(bench, scoring, change, edits[change], study) for change in changes}
     missing = [pair for pair in pairs if run.fields(pair.name(study)) is None]
