@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,8 @@ from attrim.cli import main
 from attrim.core.site import Site
 from attrim.errors import AttrimError
 from attrim.evaluation import UNEDITED, Prepared
-from attrim.models.loading import load_tokenizer
 from attrim.models.tiny import tiny_tokenizer
 from attrim.scores.base import Scores
-from attrim.studies.heads import pruning
 from attrim.studies.heads.findings import HeadsFindings
 from attrim.studies.heads.pruning import Units, first_units, pruned_count
 from attrim.studies.heads.scoring import score_task
@@ -57,7 +56,7 @@ def test_oracle_4_the_order_of_removal() -> None:
     assert first_units(values, 3, "smallest")[0].nonzero().flatten().tolist() == [1, 3, 4]
     assert first_units(values.abs(), 3, "smallest")[0].nonzero().flatten().tolist() == [1, 2, 3]
     one_by_one = [first_units(values, count, "largest")[0] for count in range(4)]
-    added = [int((after & ~before).nonzero()) for before, after in zip(one_by_one, one_by_one[1:], strict=False)]
+    added = [int((after & ~before).nonzero()) for before, after in itertools.pairwise(one_by_one)]
     assert added == [0, 5, 2]
     assert first_units(torch.zeros(2, 4), 2, "largest").tolist() == [[True, True, False, False]] * 2  # ties in order
 

@@ -34,9 +34,9 @@ class ScoreHeads(Command, Bench):
         """Score the heads, and write everything when ``output`` is given."""
         from ..core.registry import SCORES
         from ..core.text import parse
+        from ..edits.offset import Offset
         from ..evaluation import Prepared
         from ..measurement import measure
-        from ..edits.offset import Offset
         from ..report.terminal import show
         from ..scores.base import Score, share, units_of
         from ..stats.mean import Mean
@@ -53,7 +53,7 @@ class ScoreHeads(Command, Bench):
         constants = None
         if "constants" in score.needs:
             batches = task.feed(model, self.loaded_tokenizer)
-            constants = Offset(measure(model, batches, Mean(), progress=self.progress)["Mean"])
+            constants = Offset(measure(model, batches, Mean(), progress=self.progress)[Mean])
         # Heads without influence must not dilute the mean of a site or block.
         alone = score_task(prepared, dataclasses.replace(score, unit="head"), constants).only(chosen)
         shared = share(alone.values, units_of(alone.sites, score.unit or "head"))

@@ -121,9 +121,7 @@ class Fisher(Score):
             values = self.reduce(self._rises(tapped, tap, given.task))
         return self.scores(values, tapped.sites)
 
-    def _rises(
-        self, tapped: Tapped, tap: OutputTap | ChangeTap, task: Task | None
-    ) -> Iterator[dict[str, Tensor]]:
+    def _rises(self, tapped: Tapped, tap: OutputTap | ChangeTap, task: Task | None) -> Iterator[dict[str, Tensor]]:
         """Of each batch the rises of its examples' losses, ``[B, H]`` by site name."""
         for batch in tapped.batches():
             tap.clear()

@@ -89,9 +89,7 @@ class Gradient(Score):
             values = self.reduce(self._changes(tapped, edit, given.task))
         return self.scores(values, tapped.sites)
 
-    def _changes(
-        self, tapped: Tapped, edit: Towards | OutputTap, task: Task | None
-    ) -> Iterator[dict[str, Tensor]]:
+    def _changes(self, tapped: Tapped, edit: Towards | OutputTap, task: Task | None) -> Iterator[dict[str, Tensor]]:
         """Of each batch the changes of its examples' losses, ``[B, H]`` by site name."""
         for batch in tapped.batches():
             edit.clear()

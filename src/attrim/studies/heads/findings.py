@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,10 +171,10 @@ class HeadsFindings(Findings):
         ]
         numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes if change}
         caption = (
-            "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over pairs of "
-            f"head and change ({', '.join(f'{number} {change}' for change, number in numbers.items())}); the unchanged "
-            f"loss is {predicted.loss:.4f}. Gradient, |gradient|, fisher and output change know the change; all but "
-            "output change come from other data."
+            "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over pairs "
+            f"of head and change ({', '.join(f'{number} {change}' for change, number in numbers.items())}); the "
+            f"unchanged loss is {predicted.loss:.4f}. Gradient, |gradient|, fisher and output change know the change; "
+            "all but output change come from other data."
         )
         title = f"{self._title}: what predicts the rise of the loss"
         return Table("correlation", title, columns=columns, rows=rows, caption=caption)
@@ -242,11 +242,11 @@ class HeadsFindings(Findings):
         for way in self.study.directions:  # type: ignore[attr-defined]
             own = [curves_of(pruned, scope, name, way) for name in names]
             values = [float(np.mean([curve.area.value for curve in each])) if each else math.nan for each in own]
-            ends = [
+            low, high = (
                 [getattr(each[0].area, end) if len(each) == 1 else math.nan for each in own] for end in ("low", "high")
-            ]
+            )
             points = [[curve.area.value for curve in each] if len(each) > 1 else [] for each in own]
-            groups.append(Group(WAYS[way], values, *ends, points=points))
+            groups.append(Group(WAYS[way], values, low, high, points=points))
         unpruned = Reference(pruned.unpruned.score, "unpruned")
         return Bars(file_name("areas", scope), SCOPES[scope], groups=groups, labels=names, y=_axis(pruned),
                     references=[unpruned])  # fmt: skip
@@ -297,12 +297,12 @@ class HeadsFindings(Findings):
     def _budget_sentences(self, pruned: Pruned) -> Iterator[str]:
         for budget in pruned.budgets:
             if not budget.heads:
-                yield f"dataset, {budget.score}: even the first step costs more than 1 % of the unpruned {pruned.metric}."
+                yield f"dataset, {budget.score}: the first step costs more than 1 % of the unpruned {pruned.metric}."
                 continue
             edit = f"gate:0,heads=@{self.folder / budget.order}:{budget.heads}"
             yield (
-                f"dataset, {budget.score}: {counted(budget.heads, 'head')} ({budget.share:.0%}) can go within 1 % of the "
-                f"unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim bake "
+                f"dataset, {budget.score}: {counted(budget.heads, 'head')} ({budget.share:.0%}) can go within 1 % of "
+                f"the unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim bake "
                 f"{shlex.quote(self.model)} --edit {shlex.quote(edit)} --output FOLDER"
             )
 
@@ -311,8 +311,8 @@ class HeadsFindings(Findings):
         found: dict[str, Any] = {"ground": record.dump(self.ground)}
         if self.pruned is not None:
             pruned = self.pruned
-            parts = ("metric", "units", "counting", "unpruned", "right", "curves", "differences", "first_order", "budgets")
-            found["pruned"] = {name: record.dump(getattr(pruned, name)) for name in parts}
+            names = [name for name in record.kept(Pruned) if name != "scores"]
+            found["pruned"] = {name: record.dump(getattr(pruned, name)) for name in names}
         if self.predicted is not None:
             found["predicted"] = record.dump(self.predicted)
         return found
@@ -372,8 +372,8 @@ def _predicted_sentences(predicted: Predicted) -> Iterator[str]:
     own = [each for each in predicted.agreements if each.change == change]
     best = max(own, key=lambda each: each.correlation.value)
     yield (
-        f"The rise of the loss by a change of one head, {best.pairs} pairs of head and change: {best.score} predicts it "
-        f"best, with rank correlation {best.correlation}."
+        f"The rise of the loss by a change of one head, {best.pairs} pairs of head and change: {best.score} predicts "
+        f"it best, with rank correlation {best.correlation}."
     )
     for each in own:
         if each is not best and each.score in ("gradient-attention", "lrp", "random"):

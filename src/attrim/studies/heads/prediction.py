@@ -66,7 +66,7 @@ class MeanOutput(Edit):
 
 
 class Outputs(Stat):
-    """Keeps what heads give in the pass that was watched last, ``[B, H, Q, D]`` by site name, and which tokens are real."""
+    """Keeps what heads give in the last pass, ``[B, H, Q, D]`` by site name, and which tokens are real."""
 
     moment = "output"
 
@@ -270,13 +270,13 @@ def predicted_rises(prepared: Prepared, edit: Edit, select: Select) -> dict[str,
             for name in first:
                 parts = {"fisher": second[name] * weight, "|gradient|": first[name].abs(), "gradient": first[name]}
                 for score, values in parts.items():
-                    sums[score][name] = sums[score].get(name, 0) + values.sum(0)  # type: ignore[operator]
+                    sums[score][name] = sums[score].get(name, 0) + values.sum(0)
             examples += len(places)
     return {score: {name: total / examples for name, total in rows.items()} for score, rows in sums.items()}
 
 
 def measure_rises(
-    prepared: Prepared, pairs: Sequence[Pair], edits: Mapping[str, Edit]
+    prepared: Prepared, pairs: Sequence[Pair], edits: Mapping[Change, Edit]
 ) -> list[tuple[float, float, float]]:
     """Of every pair the rise of the mean loss, the mean distance that the head's output moves, and the unchanged loss.
 

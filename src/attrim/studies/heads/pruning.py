@@ -123,7 +123,7 @@ class Units:
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """What gradient x attention predicts for the explained logit, minus the sum over the removed heads, and what happens.
+    """What gradient x attention predicts for the explained logit, minus its sum over removed heads, and what happens.
 
     Attributes
     ----------
@@ -307,9 +307,7 @@ class _Pruning:
             return self.scoring.of(sequence.candidate, sequence.scope, seed)
         name = file_name("rescored", self.study.unit, sequence.name.replace("/", "-"), count)
         gate = self.units.gate(removed)
-        return self.scoring.kept(
-            name, lambda: self.scoring.compute(sequence.candidate, sequence.scope, seed, gate)
-        )
+        return self.scoring.kept(name, lambda: self.scoring.compute(sequence.candidate, sequence.scope, seed, gate))
 
     def _first_order(self, sequence: _Sequence, announce: Callable[[str], None]) -> Iterator[FirstOrder]:
         """What the sum of the scores predicts for the explained logit, and what really happens to it."""
@@ -408,4 +406,6 @@ def explained_logits(
                 answers.append(answers_of(places, target))  # type: ignore[arg-type]
             numbers.append(logits_of(places, answers[place]).double().cpu().numpy())
     rows = np.concatenate(index)
-    return np.bincount(rows, weights=np.concatenate(numbers), minlength=int(rows.max()) + 1)
+    total = np.zeros(int(rows.max()) + 1)
+    np.add.at(total, rows, np.concatenate(numbers))
+    return total

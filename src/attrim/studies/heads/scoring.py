@@ -23,7 +23,7 @@ from ...edits.base import Edit
 from ...edits.offset import Offset
 from ...errors import DataError, ParameterError
 from ...evaluation import Prepared
-from ...scores.base import STORE, Score, Scope, Scores
+from ...scores.base import STORE, Scope, Score, Scores
 from ...scores.orders import given_order
 from ...scores.taps import influential_sites
 from ...stats.mean import Mean
@@ -95,7 +95,9 @@ def _read(text: str, study: Heads) -> Score:
         )
     for name in ("scope", "unit"):
         if f"{name}=" in text:
-            raise ParameterError(f"{text!r} gives {name}, which the study decides; use --{name}{'s' * (name == 'scope')}.")
+            raise ParameterError(
+                f"{text!r} gives {name}, which the study decides; use --{name}{'s' * (name == 'scope')}."
+            )
     changes: dict[str, Any] = {}
     fields = {item.name for item in dataclasses.fields(score)}
     if "target=" not in text and len(score.targets) > 1:
@@ -221,7 +223,7 @@ class Scoring:
     def averages(self) -> Offset:
         """Average attention by distance on the data to score on, for scores that compare heads with a constant."""
         stats = self.bench.measure(Mean(), "averages", task=self.scored.task)
-        return Offset(stats["Mean"])
+        return Offset(stats[Mean])
 
 
 def influence(prepared: Prepared, select: Select) -> tuple[dict[Site, tuple[int, ...]], tuple[str, ...]]:

@@ -3,7 +3,7 @@
 The experiment of Chefer's "Explainability-Based Attention Head Analysis for Transformers" on any model and task. A good
 score makes the model fail soon when the heads with the largest numbers are removed first, and late when those with the
 smallest are. With the scope ``example`` every example has scores and a mask of its own, so that the curves say how
-faithful an explanation is; with the scope ``dataset`` one order, from other data, serves all examples, and can be baked.
+faithful an explanation is; with ``dataset`` one order, from other data, serves all examples, and can be baked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Heads(Study):
     """Score heads by how much they explain of the answers, and remove them in the order of the scores, both ways."""
 
     scores: tuple[str, ...] = ("gradient-attention", "lrp", "gradient", "random")
-    """Scores that order heads (attrim ls scores), with options as in lrp:rules=safe, or @FILE for an order in a file."""
+    """Scores that order heads (attrim ls scores), with options as in lrp:rules=safe; @FILE is an order in a file."""
     scopes: tuple[Literal["example", "dataset"], ...] = ("example", "dataset")
     """An order for each example, from itself; one for all, from other data (--score-examples); or both."""
     directions: tuple[Literal["largest", "smallest"], ...] = ("largest", "smallest")
