@@ -389,7 +389,7 @@ def test_the_printed_command_bakes_what_was_evaluated(
     folder = tmp_path / "model"
     model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
-    found = attrim.Heads(scores=("gradient",), scopes=("dataset",), steps=(0.25,)).run(
+    found = attrim.Heads(scores=("gradient-attention",), scopes=("dataset",), steps=(0.25,)).run(
         attrim.Bench(str(folder), task="glue/sst2", data=str(glue), output=tmp_path / "runs", quiet=True)
     )
     assert isinstance(found, HeadsFindings)

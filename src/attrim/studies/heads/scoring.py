@@ -278,7 +278,7 @@ def labelled_batches(
     for batch in prepared.batches:
         if index is not None:
             index.append(batch.index)
-        labels = task.train_labels(batch, model) if labelled else {}
+        labels = task.evaluation_labels(batch, model) if labelled else {}
         inputs = task.arguments({**batch.inputs, **labels}, model)
         if gate is None:
             yield inputs
