@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from .attention.discover import find_sites
 from .attention.prefix import Prefix
 from .core.modes import device_of, evaluation_mode
 from .core.progress import track
+from .core.site import Site
 from .core.text import folders
 from .edits.base import Edit
 from .errors import DataError, ParameterError, shorten
@@ -101,13 +104,17 @@ class Prepared:
     Parameters
     ----------
     example : arguments of one forward pass, to find the model's attention with; by default the task's first text.
+    count_zeros : count the attention weights that are zero. Without it edits of outputs leave the model on its fused
+        attention kernel, and results have no ``zero_share`` (NaN).
 
     Attributes
     ----------
     settings : what will be evaluated, by name: an edit that selects no head is refused before anything is computed.
     """
 
-    def __init__(self, model: nn.Module, task: Task, tokenizer: Any, example: Any = None) -> None:
+    def __init__(
+        self, model: nn.Module, task: Task, tokenizer: Any, example: Any = None, *, count_zeros: bool = True
+    ) -> None:
         check_evaluable(task)
         check_fit(model, tokenizer)
         task.check(model)
@@ -115,18 +122,28 @@ class Prepared:
         self.model, self.task = model, task
         self.batches = Replay(lambda: task.batches(tokenizer, longest))
         self.settings: Mapping[str, Sequence[Edit]] = {}
+        self.count_zeros = count_zeros
         self._example = example
         self._found = False
 
-    def point(self, name: str, edits: Sequence[Edit]) -> Result:
-        """One setting, not yet compared with any other; stores nothing."""
+    def sites(self) -> list[Site]:
+        """The sites of the model, found with the first text where they were not known."""
         if not self._found:
-            example = first_text(self.model, self.task, self.batches) if self._example is None else self._example
-            sites = find_sites(self.model, example)
+            if self._example is None:
+                self._example = first_text(self.model, self.task, self.batches)
+            sites = find_sites(self.model, self._example)
             for edit in (edit for chosen in self.settings.values() for edit in chosen if isinstance(edit, Edit)):
                 edit.select.resolve(sites)
             self._found = True
-        return _run(self.model, self.task, self.batches, edits, name)
+        return find_sites(self.model, self._example)
+
+    def point(self, name: str, edits: Sequence[Edit]) -> Result:
+        """One setting, not yet compared with any other; stores nothing.
+
+        Edits may depend on the examples of a batch (:meth:`Edit.for_examples`).
+        """
+        self.sites()
+        return _run(self.model, self.task, self.batches, edits, name, self.count_zeros)
 
 
 def drive(
@@ -218,16 +235,24 @@ def check_evaluable(task: Task) -> None:
         raise DataError(f"The task {task.registered_name} has no metric to evaluate; use it with 'attrim measure'.")
 
 
-def _run(model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], name: str) -> Result:
+def _run(
+    model: nn.Module, task: Task, batches: Replay, edits: Sequence[Edit], name: str, count_zeros: bool = True
+) -> Result:
     """One pass over the batches with the edits switched on."""
     device = device_of(model)
     zeros, started = ZeroCount(), time.perf_counter()
     parts: list[tuple[Array, Array, Array]] = []
-    with evaluation_mode(model), attach(model, edits=edits, stats=[zeros]):
+    attached: tuple[Edit, ...] | None = None
+    with evaluation_mode(model), ExitStack() as stack:
         for batch in batches:
+            own = tuple(edit.for_examples(batch.index) for edit in edits)
+            if own != attached:  # edits are compared by identity: those that treat all examples alike stay attached
+                stack.close()
+                stack.enter_context(attach(model, edits=own, stats=[zeros] if count_zeros else []))
+                attached = own
             inputs = {key: tensor.to(device) for key, tensor in {**batch.inputs, **batch.targets}.items()}
             parts.append((batch.index, task.run(model, inputs).float().cpu().numpy(), batch.labels))
-    share = zeros.zeros / zeros.total if zeros.total else 0.0
+    share = math.nan if not count_zeros else zeros.zeros / zeros.total if zeros.total else 0.0
     return result_of(task, parts, share, time.perf_counter() - started, name)
 
 
@@ -250,6 +275,7 @@ def _run_together(
                 task.run(model, inputs)
             for name, edits in settings.items():
                 started, own = time.perf_counter(), ZeroCount()
+                edits = [edit.for_examples(batch.index) for edit in edits]
                 # The layers that are skipped do not fire, so nothing may insist on it.
                 with prefix.replay(prefix.unedited(edits)), attach(model, edits=edits, stats=[own], strict=False):
                     outputs = task.run(model, inputs).float().cpu().numpy()

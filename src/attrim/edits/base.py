@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.call import Call
@@ -59,6 +61,13 @@ class Edit:
     def edit_layer_output(self, hidden: Tensor, call: Call) -> Tensor:
         """Change the hidden states ``[B, L, D]`` that leave a layer."""
         return hidden
+
+    def for_examples(self, index: NDArray[np.int64]) -> Edit:
+        """The edit as a batch needs it that holds the examples ``index [B]`` of a task; most treat all alike.
+
+        What evaluates a task asks for it before each batch.
+        """
+        return self
 
     def overrides(self, moment: str) -> bool:
         """Whether this edit changes the given moment."""

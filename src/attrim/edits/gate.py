@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.call import Call
@@ -26,12 +30,16 @@ class Gate(Edit):
     Parameters
     ----------
     factors : a number or 0-dimensional tensor for all heads; ``[H]``, the same at every site; ``[S, H]`` together with
-        ``sites``; or a dict from site name to a number, ``[H]``, or ``[B, H]`` (a factor for each example).
+        ``sites``; or a dict from site name to a number, ``[H]``, or ``[N, H]``, a row for each example: of the batch
+        that the model runs, and in an evaluation of the task, whose batches take the rows of their examples.
     sites : the sites, or their names, that the S rows of ``[S, H]`` stand for, e.g. ``attrim.sites(model)``.
+    at : ``output`` multiplies the output of the head instead of its weights, which gives the same and needs no weights,
+        so that the model stays on its fused attention kernel.
     """
 
     factors: float | Tensor | Mapping[str, float | Tensor]
     sites: Sequence[Site | str] | None = field(default=None, kw_only=True)
+    at: Literal["weights", "output"] = field(default="weights", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,24 +53,53 @@ class Gate(Edit):
 
     def edit_weights(self, weights: Tensor, call: Call) -> Tensor:
         """Weights ``[B, H, Q, K]`` times the factors of the call's heads."""
+        return gate(weights, self._factors(call, len(weights)))
+
+    def edit_output(self, output: Tensor, call: Call) -> Tensor:
+        """Outputs ``[B, H, Q, D]`` times the factors of the call's heads."""
+        return gate(output, self._factors(call, len(output)))
+
+    def overrides(self, moment: str) -> bool:
+        """See :meth:`Edit.overrides`; it is either the weights or the output."""
+        return moment == f"edit_{self.at}"
+
+    def for_examples(self, index: NDArray[np.int64]) -> Gate:
+        """The gate with the rows of these examples, where it has one for each of them."""
+        if not isinstance(self.factors, Mapping):
+            return self
+        places = torch.as_tensor(index)
+        rows: dict[str, float | Tensor] = {}
+        for name, factors in self.factors.items():
+            each = isinstance(factors, Tensor) and factors.ndim == 2 and len(factors) > 1
+            if each and int(places.max()) >= len(factors):  # type: ignore[arg-type]
+                raise ShapeError(
+                    f"The factors for site {name!r} are for {len(factors)} examples but the task has more; give [H] or "  # type: ignore[arg-type]
+                    "one row for each example."
+                )
+            rows[name] = factors[places] if each else factors  # type: ignore[index]
+        changed = any(rows[name] is not factors for name, factors in self.factors.items())
+        return dataclasses.replace(self, factors=rows) if changed else self
+
+    def _factors(self, call: Call, examples: int) -> float | Tensor:
+        """The factors of a call's heads: a number, ``[H]`` or ``[B|1, H]``."""
         rows = self.factors if self.sites is None else dict(zip(self.sites, self.factors, strict=True))  # type: ignore[arg-type]
-        factors = at_site(rows, call.site, "factor")
+        factors: float | Tensor = at_site(rows, call.site, "factor")
         if isinstance(factors, Tensor) and factors.ndim:
             factors = at_heads(factors, call, -1, "factors")
-            if factors.ndim == 2 and factors.shape[0] not in (1, weights.shape[0]):
+            if factors.ndim == 2 and factors.shape[0] not in (1, examples):
                 raise ShapeError(
                     f"The factors for site {call.site.name!r} are for a batch of {factors.shape[0]} but the batch has "
-                    f"{weights.shape[0]} examples; give [H] or one row for each example."
+                    f"{examples} examples; give [H] or one row for each example."
                 )
-        return gate(weights, factors)
+        return factors
 
 
-def gate(weights: Tensor, factors: float | Tensor) -> Tensor:
-    """Multiply weights ``[B, H, Q, K]`` by a number, ``[H]`` or ``[B|1, H]`` factors."""
+def gate(tensor: Tensor, factors: float | Tensor) -> Tensor:
+    """Multiply weights ``[B, H, Q, K]`` or outputs ``[B, H, Q, D]`` by a number, ``[H]`` or ``[B|1, H]`` factors."""
     if not isinstance(factors, Tensor):
-        return weights * factors
-    factors = factors.to(weights.device, weights.dtype)
-    return weights * (factors[..., None, None] if factors.ndim else factors)
+        return tensor * factors
+    factors = factors.to(tensor.device, tensor.dtype)
+    return tensor * (factors[..., None, None] if factors.ndim else factors)
 
 
 def _check(factors: float | Tensor | Mapping[str, float | Tensor], sites: Sequence[Site | str] | None) -> None:

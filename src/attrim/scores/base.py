@@ -18,11 +18,13 @@ from ..core.registry import SCORES
 from ..core.site import Select, Site, blocks_of
 from ..core.text import check_fields
 from ..errors import ArtefactError, AttrimError, DataError, ParameterError, SelectionError, ShapeError, shorten
+from ..runs.artefact import UNFIT, Artefact
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
 
 register = SCORES.register
+STORE = Artefact("scores", source="a folder of attrim score", remedy="compute them again")
 
 Target = Literal["predicted", "label"] | int
 """Which output of the model is explained: the one it predicts, that of the label, or the one of this number."""
@@ -43,7 +45,7 @@ class ScoreInputs:
     model : any model whose sites are found; with a head, where a score needs the loss.
     batches : dicts of tensors for ``model(**batch)``; with labels, where a score needs the loss.
     constants : what heads would be replaced by, as :class:`~attrim.edits.constant.Constant` takes it, or an edit.
-    task, tokenizer : training data, for scores that train.
+    task, tokenizer : training data, for scores that train; a task with a loss of its own gives the loss of others.
     folder : for checkpoints of scores that train, to resume after a kill.
     progress : show a progress bar, where it takes long.
     select : the heads to score; the others stay as they are and get no number.
@@ -381,11 +383,25 @@ class Scores:
         """The inverse of :meth:`to_json`."""
         try:
             known: _Kept = record.load(_Kept, dict(fields), "saved scores")
-            values = {name: torch.tensor(row, dtype=torch.float64) for name, row in known.values.items()}
-            heads, facts = known.heads, known.facts
-            return cls(values, known.sites, known.name, known.options, known.large_is_important, heads, facts)
+            return known.scores({name: torch.tensor(row, dtype=torch.float64) for name, row in known.values.items()})
         except (TypeError, ValueError, AttrimError) as error:
             raise ArtefactError(f"These are not saved scores ({error}); compute them again.") from error
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a JSON index, and a safetensors file with the values, of many examples too, to ``folder``."""
+        entries = {name: value for name, value in self.to_json().items() if name != "values"}
+        return STORE.save(folder, entries, self.values)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Scores:
+        """The inverse of :meth:`save`."""
+        index, values = STORE.read(folder)
+        fields = {item.name: index.get(item.name) for item in dataclasses.fields(_Kept)}
+        try:
+            known: _Kept = record.load(_Kept, {**fields, "values": {}}, "saved scores")
+            return known.scores(values)
+        except UNFIT as error:
+            raise STORE.damaged(folder, str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -399,3 +415,7 @@ class _Kept:
     large_is_important: bool = True
     heads: dict[str, list[int]] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def scores(self, values: Mapping[str, Tensor]) -> Scores:
+        """The scores with these values."""
+        return Scores(values, self.sites, self.name, self.options, self.large_is_important, self.heads, self.facts)

@@ -15,9 +15,10 @@ from ..core.site import Select
 from ..edits.base import Edit
 from ..edits.constant import Constant
 from ..errors import ParameterError
+from ..tasks.base import Task
 from .base import Score, ScoreInputs, Scores, register
 from .taps import OutputTap, Tap, Tapped, gradients
-from .target import losses
+from .target import example_losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +118,14 @@ class Fisher(Score):
         tap = OutputTap() if self.change == "removed" else change_tap(given.constants)
         tapped = Tapped(given.model, given.batches, given.select)
         with tapped.attached(tap):
-            values = self.reduce(self._rises(tapped, tap))
+            values = self.reduce(self._rises(tapped, tap, given.task))
         return self.scores(values, tapped.sites)
 
-    def _rises(self, tapped: Tapped, tap: OutputTap | ChangeTap) -> Iterator[dict[str, Tensor]]:
+    def _rises(self, tapped: Tapped, tap: OutputTap | ChangeTap, task: Task | None) -> Iterator[dict[str, Tensor]]:
         """Of each batch the rises of its examples' losses, ``[B, H]`` by site name."""
         for batch in tapped.batches():
             tap.clear()
-            loss, places = losses(tapped.model, tapped.model(**batch), batch, self.registered_name)
+            loss, places = example_losses(tapped.model, batch, self.registered_name, task)
             rises = half_squares(gradients(loss, tap.tensors), tap)
             weight = places[:, None].double().cpu()
             yield {name: rise * weight for name, rise in tapped.filled(rises, len(places)).items()}

@@ -16,9 +16,10 @@ from ..core.call import Call
 from ..edits.base import Edit
 from ..edits.constant import Constant
 from ..edits.mix import mix
+from ..tasks.base import Task
 from .base import Score, ScoreInputs, Scores, register
 from .taps import OutputTap, Tapped, gradients
-from .target import losses
+from .target import example_losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +86,13 @@ class Gradient(Score):
             edit = Towards(constants if isinstance(constants, Edit) else Constant(constants))
         tapped = Tapped(given.model, given.batches, given.select)
         with tapped.attached(edit):
-            values = self.reduce(self._changes(tapped, edit))
+            values = self.reduce(self._changes(tapped, edit, given.task))
         return self.scores(values, tapped.sites)
 
-    def _changes(self, tapped: Tapped, edit: Towards | OutputTap) -> Iterator[dict[str, Tensor]]:
+    def _changes(self, tapped: Tapped, edit: Towards | OutputTap, task: Task | None) -> Iterator[dict[str, Tensor]]:
         """Of each batch the changes of its examples' losses, ``[B, H]`` by site name."""
         for batch in tapped.batches():
             edit.clear()
-            loss, places = losses(tapped.model, tapped.model(**batch), batch, self.registered_name)
+            loss, places = example_losses(tapped.model, batch, self.registered_name, task)
             changes = tapped.filled(edit.changes(gradients(loss, edit.tensors)), len(places))
             yield changes if self.signed else {name: change.abs() for name, change in changes.items()}

@@ -25,6 +25,7 @@ class GradientAttention(Score):
     ----------
     cells : the sum over the cells of attention, or their mean, which divides by the number of real queries and keys:
         that makes the heads of long sequences small where streams have different lengths.
+    absolute : without the sign, for each example: heads that argue against the answer count as those that do for it.
     """
 
     targets = ("predicted", "label", "id")
@@ -32,6 +33,7 @@ class GradientAttention(Score):
     scopes = ("dataset", "example")
     units = ("head", "site", "block")
     cells: Cells = "sum"
+    absolute: bool = False
 
     def compute(self, given: ScoreInputs) -> Scores:
         """See :meth:`Score.compute`."""
@@ -47,4 +49,5 @@ class GradientAttention(Score):
             slopes = gradients(explained(places, self.target).sum(), tap.tensors)
             # Over the cells it is the same as gradient x output over the numbers of the output.
             products = {name: slope * tap.tensors[name].detach() for name, slope in slopes.items()}
-            yield tapped.filled(tap.sums(products, self.cells), len(places.logits))
+            found = tapped.filled(tap.sums(products, self.cells), len(places.logits))
+            yield {name: each.abs() for name, each in found.items()} if self.absolute else found

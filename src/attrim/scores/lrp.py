@@ -28,6 +28,7 @@ class LayerRelevance(Score):
     rules : ``original`` for those that were published. ``safe`` for those where a divisor near zero cannot explode by
         its sign and a sum does not turn the sign of a branch; heads may then get large numbers of both signs.
     cells : the sum over the cells of attention, or their mean over real queries and keys.
+    absolute : without the sign, for each example.
     """
 
     targets = ("predicted", "label", "id")
@@ -36,6 +37,7 @@ class LayerRelevance(Score):
     units = ("head", "site", "block")
     rules: Rules = "original"
     cells: Cells = "sum"
+    absolute: bool = False
 
     def compute(self, given: ScoreInputs) -> Scores:
         """See :meth:`Score.compute`."""
@@ -53,7 +55,8 @@ class LayerRelevance(Score):
             places = places_of(tapped.model, run(**unlabelled(batch)), batch)
             relevance, reached = relevance_of(explained(places, self.target), tap, run)
             totals.append(reached)
-            yield tapped.filled(tap.sums(relevance, self.cells), len(places.logits))
+            found = tapped.filled(tap.sums(relevance, self.cells), len(places.logits))
+            yield {name: each.abs() for name, each in found.items()} if self.absolute else found
 
 
 def total_facts(totals: list[Tensor]) -> dict[str, float]:

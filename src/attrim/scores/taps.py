@@ -22,7 +22,7 @@ from ..core.modes import device_of, frozen, in_mode
 from ..core.site import Select, Site
 from ..edits.base import Edit
 from ..errors import DataError
-from .target import unlabelled
+from .target import explained, places_of, unlabelled
 
 Cells = Literal["sum", "mean"]
 """Whether the cells of an attention matrix are added or averaged, over those of real tokens."""
@@ -138,3 +138,16 @@ def gradients(number: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 def by_example(values: Tensor, examples: int) -> Tensor:
     """Values ``[B, H]``; where a text or image is cut into windows, each a row of its own, their sum."""
     return values.unflatten(0, (examples, -1)).sum(1) if len(values) != examples else values
+
+
+def influential_sites(model: nn.Module, batch: Mapping[str, Any]) -> list[Site]:
+    """The sites that the model's answers depend on; what the last layer computes for nothing is not among them.
+
+    LXMERT answers from a token of its text, so the image side of its last cross layer has no influence.
+    """
+    tapped, tap = Tapped(model, [batch]), OutputTap()
+    with tapped.attached(tap):
+        (inputs,) = tapped.batches()
+        places = places_of(model, model(**unlabelled(inputs)), inputs)
+        reached = gradients(explained(places, None).sum(), tap.tensors)
+    return [site for site in tapped.sites if site.name in reached]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError, ParameterError
 from ..measurement import LABELS
+from ..tasks.base import Task
 from .base import Target
 
 IGNORED = -100
@@ -74,20 +75,37 @@ def places_of(model: nn.Module, output: Any, batch: Mapping[str, Tensor]) -> Pla
 
 def explained(places: Places, target: Target | None) -> Tensor:
     """The numbers ``[B]`` that are explained: the mean logit of the chosen answers."""
+    return logits_of(places, answers_of(places, target))
+
+
+def answers_of(places: Places, target: Target | None) -> Tensor:
+    """The number ``[B, P]`` of the answer that is explained at every place."""
     logits = places.logits
     if target == "predicted" or target is None:
-        answers = logits.argmax(-1)
-    elif target == "label":
+        return logits.argmax(-1)
+    if target == "label":
         if places.labels is None:
             raise DataError("target='label' needs labels that number the answers; give batches with them.")
-        answers = places.labels.clamp(min=0)
-    else:
-        if not 0 <= int(target) < logits.shape[-1]:
-            raise ParameterError(
-                f"target={target} is not an answer: the model has {logits.shape[-1]}, numbered from 0."
-            )
-        answers = torch.full(logits.shape[:2], int(target), device=logits.device)
-    return places.mean(logits.gather(-1, answers[..., None])[..., 0])
+        return places.labels.clamp(min=0)
+    if not 0 <= int(target) < logits.shape[-1]:
+        raise ParameterError(f"target={target} is not an answer: the model has {logits.shape[-1]}, numbered from 0.")
+    return torch.full(logits.shape[:2], int(target), device=logits.device)
+
+
+def logits_of(places: Places, answers: Tensor) -> Tensor:
+    """The mean logit ``[B]`` of the answers ``[B, P]`` over the places that count."""
+    return places.mean(places.logits.gather(-1, answers[..., None])[..., 0])
+
+
+def example_losses(
+    model: nn.Module, batch: Mapping[str, Tensor], score: str, task: Task | None = None
+) -> tuple[Tensor, Tensor]:
+    """Run a model on a batch with labels, and give :func:`losses`; by the task's own loss, where it has one."""
+    if task is not None and type(task).loss is not Task.loss:
+        examples = len(next(iter(batch.values())))
+        loss = task.loss(model, dict(batch))  # the mean over the examples
+        return loss * examples, torch.ones(examples, dtype=torch.long, device=loss.device)
+    return losses(model, model(**batch), batch, score)
 
 
 def losses(model: nn.Module, output: Any, batch: Mapping[str, Tensor], score: str) -> tuple[Tensor, Tensor]:

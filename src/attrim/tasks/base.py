@@ -180,6 +180,10 @@ class Task:
         """The labels of a batch under the names that the model's head expects."""
         raise DataError(f"The task {self.registered_name} has no labels to train with; see 'attrim ls tasks'.")
 
+    def evaluation_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
+        """The labels of a batch of :meth:`batches` under the names that the model's head expects."""
+        return self.train_labels(batch, model)
+
     def score(self, columns: Columns) -> dict[str, float]:
         """Return every metric of some columns."""
         return {name: float(metric(columns)) for name, metric in self.metrics.items()}

@@ -221,3 +221,7 @@ class MaskedLanguageModeling(LanguageModeling):
     def train_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
         """The places that are never masked, for :meth:`train_batches`."""
         return {"special": batch.targets["special"]}
+
+    def evaluation_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
+        """``labels [B, L]``, the masked token of each row."""
+        return {"labels": batch.targets["labels"]}

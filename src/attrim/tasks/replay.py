@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 
+import torch
+
 from .batching import Batch
 
 # Bytes of batches that are kept for the next pass.
@@ -40,10 +42,10 @@ class Replay:
             done += 1
         if self._complete:
             return
-        stream = self._rest or islice(self._source(), done, None)
+        stream = self._rest or islice(iter(self._source()), done, None)
         self._rest = None
         try:
-            for batch in stream:
+            while (batch := _next(stream)) is not None:
                 size = sum(tensor.nbytes for tensor in (*batch.inputs.values(), *batch.targets.values()))
                 if done == len(self._kept) and size <= self._room:
                     self._room -= size
@@ -54,3 +56,9 @@ class Replay:
         finally:
             if done == len(self._kept):
                 self._rest = stream  # whoever comes next goes on from here
+
+
+def _next(stream: Iterator[Batch]) -> Batch | None:
+    """The next batch, made of ordinary tensors in an evaluation too, so that later passes can have gradients."""
+    with torch.inference_mode(False):
+        return next(stream, None)

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ...attention.discover import find_sites
-from ...core.order import read_order
 from ...core.registry import FAMILIES, SCORES
-from ...core.site import Select, Site
 from ...edits.families import constant_edits
-from ...errors import ArtefactError
 from ...probing.hidden_states import remove_features
 from ...probing.probe import Probe
 from ...probing.probed import Probed
-from ...runs.files import replace_file, storage
 from ...runs.run import Run
 from ...scores import Scores, budget
 from ...scores.lambdas import Lambdas, lambda_scores
+from ...scores.orders import GIVEN, given_order, write_order
 from ...stats.mean import Mean
 from ..bench import Bench
 from ..findings import Setting
@@ -34,8 +28,6 @@ from .study import ConstantHeads
 
 ORDERS = "orders"
 """The folder of a run with the orders, and the scores of single seeds."""
-GIVEN = "given"
-"""What the order of a file is called."""
 
 
 def order_heads(
@@ -62,43 +54,10 @@ def order_heads(
     return found
 
 
-def given_order(path: Path, sites: Sequence[Site], select: Select) -> Scores:
-    """The order of a file as scores: the place of every selected head; refuses one that is not of these sites."""
-    chosen = select.resolve(sites)
-    places: dict[tuple[str, int], int] = {}
-    for place, (where, head) in enumerate(read_order(path)):
-        meant = [site for site in sites if where == site.layer or where in site.aliases]
-        if len(meant) != 1 or head >= meant[0].heads:
-            cause = f"layer {where} is in {len(meant)} sites" if len(meant) > 1 else "see 'attrim sites'"
-            raise ArtefactError(
-                f"The model has no head {where}/{head}, which {path} lists ({cause}); name sites of it."
-            )
-        places[meant[0].name, head] = place
-    wanted = [(site.name, head) for site, heads in chosen.items() for head in heads]
-    lacking = [head for head in wanted if head not in places]
-    if lacking:
-        raise ArtefactError(
-            f"The order in {path} lacks {len(lacking)} of the {len(wanted)} heads, such as "
-            f"{lacking[0][0]}/{lacking[0][1]}; list every head once."
-        )
-    values = {site.name: torch.tensor([float(places[site.name, head]) for head in heads])
-              for site, heads in chosen.items()}  # fmt: skip
-    return Scores(values, list(chosen), GIVEN, heads={site.name: heads for site, heads in chosen.items()})
-
-
 def write_orders(run: Run, orders: Mapping[str, Scores]) -> None:
     """Write every order as JSON and CSV, from which edits and other studies take their first heads."""
     for name, scores in orders.items():
-        sites = {site.name: site for site in scores.sites}
-        table = io.StringIO()
-        rows = csv.writer(table, lineterminator="\n")
-        rows.writerow(("place", "site", "role", "layer", "head", "score"))
-        for place, (own, head) in enumerate(scores.order(), 1):
-            score = float(scores.values[own][scores.scored(sites[own]).index(head)])
-            rows.writerow((place, own, sites[own].role, sites[own].layer, head, score))
-        run.write(f"{ORDERS}/{name}.json", {"order": scores.order(), **scores.to_json()})
-        with storage(run.folder):
-            replace_file(run.folder / ORDERS / f"{name}.csv", table.getvalue().encode())
+        write_order(run.folder / ORDERS / name, scores)
 
 
 def score_heads(

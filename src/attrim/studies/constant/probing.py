@@ -23,11 +23,12 @@ from ...probing.probed import Probed, train_probed
 from ...probing.trainer import evaluate_probe, train_probe
 from ...runs.result import Result
 from ...scores import budget_size
+from ...scores.orders import given_order
 from ...tasks.base import Task
 from ...tasks.layouts import SHORTEST
 from ..bench import Bench
 from ..findings import Setting
-from .ordering import Replacement, given_order
+from .ordering import Replacement
 from .study import ConstantHeads
 
 Epochs = tuple[dict[str, float], ...]
