@@ -69,25 +69,31 @@ def places_of(model: nn.Module, output: Any, batch: Mapping[str, Tensor]) -> Pla
             known = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
         counted = torch.ones(len(logits), 1, dtype=torch.bool, device=logits.device)
         return Places(logits[:, None], None if known is None else known.long()[:, None], counted)
-    return _tokens(logits, labels, batch, next_token=_is_causal(model))
+    return _tokens(logits, labels, batch, next_token=is_causal(model))
 
 
 def explained(places: Places, target: Target | None) -> Tensor:
     """The numbers ``[B]`` that are explained: the mean logit of the chosen answers."""
+    return places.mean(logits_at(places, answers_of(places, target)))
+
+
+def answers_of(places: Places, target: Target | None) -> Tensor:
+    """The answers int64 ``[B, P]`` that a target means at each place."""
     logits = places.logits
     if target == "predicted" or target is None:
-        answers = logits.argmax(-1)
-    elif target == "label":
+        return logits.argmax(-1)
+    if target == "label":
         if places.labels is None:
             raise DataError("target='label' needs labels that number the answers; give batches with them.")
-        answers = places.labels.clamp(min=0)
-    else:
-        if not 0 <= int(target) < logits.shape[-1]:
-            raise ParameterError(
-                f"target={target} is not an answer: the model has {logits.shape[-1]}, numbered from 0."
-            )
-        answers = torch.full(logits.shape[:2], int(target), device=logits.device)
-    return places.mean(logits.gather(-1, answers[..., None])[..., 0])
+        return places.labels.clamp(min=0)
+    if not 0 <= int(target) < logits.shape[-1]:
+        raise ParameterError(f"target={target} is not an answer: the model has {logits.shape[-1]}, numbered from 0.")
+    return torch.full(logits.shape[:2], int(target), device=logits.device)
+
+
+def logits_at(places: Places, answers: Tensor) -> Tensor:
+    """The logits ``[B, P]`` of answers ``[B, P]``."""
+    return places.logits.gather(-1, answers[..., None])[..., 0]
 
 
 def losses(model: nn.Module, output: Any, batch: Mapping[str, Tensor], score: str) -> tuple[Tensor, Tensor]:
@@ -119,7 +125,7 @@ def losses(model: nn.Module, output: Any, batch: Mapping[str, Tensor], score: st
     return loss * examples, torch.ones(examples, dtype=torch.long, device=loss.device)
 
 
-def _is_causal(model: nn.Module) -> bool:
+def is_causal(model: nn.Module) -> bool:
     """Whether a model answers with the next token."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
