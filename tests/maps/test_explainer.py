@@ -89,7 +89,7 @@ def reference(
         number = (logits[:, -1] if logits.ndim == 3 else logits).max()
     slopes = torch.autograd.grad(number, list(maps.values()), allow_unused=True)
     averages = {
-        name: average(weights, slope, None if kept is None else kept[name] if name in kept else None)
+        name: average(weights, slope, None if kept is None else kept.get(name))
         for (name, weights), slope in zip(maps.items(), slopes, strict=True)
     }
     sites = attrim.sites(model)
