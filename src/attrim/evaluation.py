@@ -26,7 +26,6 @@ from .runs.run import Run
 from .stats.bundle import Stats
 from .stats.zero_count import ZeroCount
 from .tasks.base import Array, Task
-from .tasks.batching import with_decoder
 from .tasks.replay import Replay
 
 UNEDITED = "unedited"
@@ -116,7 +115,9 @@ class Prepared:
     def point(self, name: str, edits: Sequence[Edit]) -> Result:
         """One setting, not yet compared with any other; stores nothing."""
         if not self._found:
-            find_sites(self.model, first_text(self.model, self.batches) if self._example is None else self._example)
+            find_sites(
+                self.model, first_text(self.model, self.task, self.batches) if self._example is None else self._example
+            )
             self._found = True
         return _run(self.model, self.task, self.batches, edits, name)
 
@@ -229,7 +230,7 @@ def _run_together(
     """One pass over the batches, in which every batch goes through the unedited model and then each setting."""
     device, longest = device_of(model), longest_input(model, tokenizer)
     batches = Replay(lambda: task.batches(tokenizer, longest))
-    prefix = Prefix(model, first_text(model, batches))
+    prefix = Prefix(model, first_text(model, task, batches))
     parts: dict[str, list[tuple[Array, Array, Array]]] = {name: [] for name in settings}
     zeros: dict[str, list[int]] = {name: [0, 0] for name in settings}
     seconds: dict[str, float] = dict.fromkeys(settings, 0.0)
@@ -283,7 +284,7 @@ def compare_results(task: Task, result: Result, unedited: Result, resamples: int
     return replace(result, changes=changes, distances=distances, p_value=p_value)
 
 
-def first_text(model: nn.Module, batches: Replay) -> dict[str, Tensor]:
-    """The first text of the task, as arguments of a forward pass."""
+def first_text(model: nn.Module, task: Task, batches: Replay) -> dict[str, Tensor]:
+    """The first text of the task, or question about an image, as arguments of a forward pass."""
     one = {key: tensor[:1].to(device_of(model)) for key, tensor in batches.first().inputs.items()}
-    return with_decoder(one, getattr(model, "config", None))
+    return task.arguments(one, model)

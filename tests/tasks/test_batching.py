@@ -130,3 +130,63 @@ def test_texts_on_a_grid_are_grouped_by_their_tokens():
     )
     found = list(make_batches([], TOKENIZER, 2, 6, encode))
     assert [batch.index.tolist() for batch in found] == [[3, 1], [4, 2], [0, 5]]
+
+
+def _rows(**columns):
+    """Rows of two tokens with some further columns of inputs or targets."""
+    count = len(next(iter(columns.values())))
+    return [
+        Row(place, {"input_ids": [1, 2]}, None, {name: values[place] for name, values in columns.items()})
+        for place in range(count)
+    ]
+
+
+def _targets(**columns):
+    [batch] = make_batches([], TOKENIZER, 8, 8, lambda *_: iter(_rows(**columns)))
+    return batch.targets
+
+
+def test_targets_that_are_not_whole_numbers_stay_what_they_are():
+    """0.9 was 0 before."""
+    found = _targets(
+        weight=[0.9, 2], soft=[np.array([0.9, 0.0, 0.3]), np.array([0.0, 1.0, 0.6])], tokens=[[0.5], [1, 0]]
+    )
+    torch.testing.assert_close(found["weight"], torch.tensor([0.9, 2.0]))
+    torch.testing.assert_close(found["soft"], torch.tensor([[0.9, 0.0, 0.3], [0.0, 1.0, 0.6]]))
+    torch.testing.assert_close(found["tokens"], torch.tensor([[0.5, -100.0], [1.0, 0.0]]))
+
+
+def test_targets_may_have_a_length_of_their_own():
+    found = _targets(relevant=[np.array([0, 1, 1]), np.array([1])], none=[[], [3]], pairs=[[(1, 2)], [(3, 4), (5, 6)]])
+    assert found["relevant"].dtype == torch.int64
+    assert found["relevant"].tolist() == [[0, 1, 1], [1, -100, -100]]
+    assert found["none"].tolist() == [[-100, -100], [3, -100]]
+    assert found["none"].dtype == torch.int64
+    assert found["pairs"].tolist() == [[[1, 2], [-100, -100]], [[3, 4], [5, 6]]]
+    with pytest.raises(DataError, match="The words must be numbers"):
+        _targets(words=["a", "b"])
+
+
+def test_inputs_that_are_not_tokens():
+    """Regions are filled up with zeros on their own axis; images need no tokenizer, and no other image's size."""
+    regions = [np.ones((2, 3)), np.full((4, 3), 0.5)]
+    rows = [
+        Row(
+            place,
+            {"input_ids": [1] * (1 + place), "visual_feats": array, "visual_attention_mask": np.ones(len(array), int)},
+        )
+        for place, array in enumerate(regions)
+    ]
+    [batch] = make_batches([], TOKENIZER, 8, 8, lambda *_: iter(rows))
+    assert batch.index.tolist() == [0, 1]
+    assert batch.inputs["input_ids"].shape == (2, 2)
+    assert batch.inputs["visual_feats"].dtype == torch.float32
+    torch.testing.assert_close(batch.inputs["visual_feats"][0, 2:], torch.zeros(2, 3))
+    assert batch.inputs["visual_attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    images = [Row(0, {"pixel_values": np.zeros((3, 4, 4))}), Row(1, {"pixel_values": np.ones((3, 4, 4))})]
+    [batch] = make_batches([], None, 8, 8, lambda *_: iter(images))
+    assert list(batch.inputs) == ["pixel_values"]
+    assert batch.inputs["pixel_values"].shape == (2, 3, 4, 4)
+    images[1] = Row(1, {"pixel_values": np.ones((1, 4, 4))})
+    with pytest.raises(DataError, match=r"pixel_values of one batch have the shapes \[1, 4, 4\] and \[3, 4, 4\]"):
+        list(make_batches([], None, 8, 8, lambda *_: iter(images)))

@@ -29,3 +29,9 @@ def test_a_stream_begins_anywhere(epoch, batch, length):
 def test_the_weight_of_a_batch_is_its_number_of_answers():
     assert weight({"input_ids": torch.zeros(3, 7)}) == 3
     assert weight({"input_ids": torch.zeros(2, 3), "labels": torch.tensor([[1, -100, 2], [-100, -100, 0]])}) == 3
+
+
+def test_scores_count_once_for_each_example():
+    """Three examples with five soft answers each are three answers, not fifteen."""
+    assert weight({"input_ids": torch.zeros(3, 7), "labels": torch.zeros(3, 5)}) == 3
+    assert weight({"labels": torch.tensor([0.5, -100.0, 2.0])}) == 2

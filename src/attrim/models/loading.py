@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,26 +12,39 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
 
 from ..baking.model import baked_class, loadable, read_sidecar
 from ..core.paths import home_path, require_text
 from ..core.processor import prepare_half_precision
 from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
-from . import sources, tiny
+from . import shape_models, sources, tiny
 from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
 from .weights import uses_safetensors
+
+
+class AutoModelForImageRegions(_BaseAutoModelClass):
+    """Answers questions about the regions of an image; no automatic class of ``transformers`` has VisualBERT's."""
+
+    _model_mapping = _LazyAutoMapping(  # type: ignore[assignment]
+        CONFIG_MAPPING_NAMES,
+        OrderedDict(lxmert="LxmertForQuestionAnswering", visual_bert="VisualBertForQuestionAnswering"),
+    )
+
 
 KINDS = {
     "auto": "AutoModel",
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
+    "visual-question-answering": "AutoModelForImageRegions",
     "question-answering": "AutoModelForQuestionAnswering",
     "masked-lm": "AutoModelForMaskedLM",
     "causal-lm": "AutoModelForCausalLM",
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
 }
-"""Kinds of model to the ``transformers`` class that loads them."""
+"""Kinds of model to the class, of ``transformers`` or of this module, that loads them."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -66,7 +80,7 @@ def load_model(
     name = _packed(name, gguf)
     if not isinstance(kind, str) or kind not in KINDS:
         raise UnknownName("model kind", kind, KINDS)
-    model_class = getattr(transformers, KINDS[kind])
+    model_class = automatic_class(kind)
     place, number_type = _device(device), _dtype(dtype)
     if dtype != "float32":
         prepare_half_precision()
@@ -74,6 +88,9 @@ def load_model(
     with one_sentence(f"The model {shorten(name)} could not be loaded as {kind}"), quiet():
         if name in tiny.TINY:
             model = tiny.tiny_model(name, model_class, **labels)
+        elif name in shape_models.SHAPE_MODELS:
+            # Whoever trains a model from scratch has chosen the random numbers, as for a new head.
+            model = shape_models.shapes_model(name, model_class, **({"seed": None} if new_head else {}))
         else:
             source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
             # A service of the hub converts .bin files on request; weights come from the revision that was asked for.
@@ -89,6 +106,11 @@ def load_model(
                 )
             _check_report(name, kind, model, report, new_head)
         return model.to(place, number_type).eval()
+
+
+def automatic_class(kind: str) -> Any:
+    """The class that loads models of a kind."""
+    return globals().get(KINDS[kind]) or getattr(transformers, KINDS[kind])
 
 
 def load(folder: str | Path, *, device: str = "cpu", dtype: Any = "auto") -> Any:
@@ -126,6 +148,8 @@ def saved_kind(
     name = _packed(name, gguf)
     if name in tiny.TINY:
         return "auto"
+    if name in shape_models.SHAPE_MODELS:
+        return "visual-question-answering"
     with one_sentence(f"The configuration of {shorten(name)} could not be read"), quiet():
         source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
         if file := options.get("gguf_file"):
@@ -134,8 +158,8 @@ def saved_kind(
             return "causal-lm" if type(config) in transformers.AutoModelForCausalLM._model_mapping else "auto"
         config = transformers.AutoConfig.from_pretrained(source, **options)
         saved = set(config.architectures or ())
-    for kind, automatic in KINDS.items():
-        mapping = getattr(transformers, automatic)._model_mapping
+    for kind in KINDS:
+        mapping = automatic_class(kind)._model_mapping
         if type(config) in mapping and getattr(mapping[type(config)], "__name__", None) in saved:
             return kind
     return "auto"
@@ -154,6 +178,8 @@ def load_tokenizer(
     name = _packed(name, gguf)
     if name in tiny.TINY:
         return tiny.tiny_tokenizer()
+    if name in shape_models.SHAPE_MODELS:
+        return shape_models.shapes_tokenizer()
     with one_sentence(f"The tokenizer of {shorten(name)} could not be loaded"), quiet():
         source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
         file = options.get("gguf_file")

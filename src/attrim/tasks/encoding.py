@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError, ParameterError
 
 T = TypeVar("T")
+Array = NDArray[Any]
 
 # Texts that are tokenised in one call.
 CHUNK = 256
@@ -28,14 +30,16 @@ class Example:
 
     Attributes
     ----------
-    texts : one or two texts, or all words.
+    texts : one or two texts, or all words; none for an image alone.
     label : class number or score; None when unknown.
     answers : what one number cannot hold: the accepted answers of a question, the tag of every word.
+    arrays : what is no text: features of image regions, their boxes, pixels.
     """
 
     texts: tuple[str, ...]
     label: float | None = None
     answers: tuple[Any, ...] = ()
+    arrays: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,14 @@ class Row:
     Attributes
     ----------
     index : where the example stands in its task.
-    inputs : token numbers and so on, ``[L]`` each.
+    inputs : token numbers and so on, lists ``[L]``; and arrays of any other length, such as ``[regions, width]``.
     label : as in the example; tasks with several rows an example put the index here to find them together again.
-    targets : what ``Task.run`` and training need besides: numbers, or lists ``[L, ...]`` with one entry a token.
+    targets : what ``Task.run`` and training need besides: numbers, lists ``[L, ...]`` with one entry a token, and
+        arrays of any other length, such as one entry an image region or an answer.
     """
 
     index: int
-    inputs: dict[str, list[int]]
+    inputs: dict[str, Any]
     label: float | None = None
     targets: dict[str, Any] = field(default_factory=dict)
 
@@ -94,17 +99,48 @@ def encode_texts(examples: Iterable[Example], tokenizer: Any, max_length: int) -
             place += 1
 
 
-def pad_targets(values: Sequence[Any], length: int, left: bool) -> Tensor:
+def pad_targets(name: str, values: Sequence[Any], length: int, left: bool) -> Tensor:
     """Stack targets to ``[B]``, or ``[B, length, ...]`` with :data:`IGNORED` where rows are shorter.
+
+    Whole numbers become int64 and others float32. Arrays have a length of their own, see :func:`pad_arrays`.
 
     Parameters
     ----------
     left : fill up on the left, where the tokenizer does so too.
     """
-    arrays = [np.asarray(value, dtype=np.int64) for value in values]
-    if arrays[0].ndim == 0:
-        return torch.from_numpy(np.stack(arrays))
-    padded = np.full((len(arrays), length, *arrays[0].shape[1:]), IGNORED, dtype=np.int64)
-    for row, array in zip(padded, arrays, strict=True):
-        row[slice(length - len(array), None) if left else slice(len(array))] = array
+    if isinstance(values[0], np.ndarray):
+        return pad_arrays(name, values, IGNORED)
+    stacked = [np.asarray(value) for value in values]
+    if stacked[0].ndim == 0:
+        return torch.from_numpy(_numbers(name, np.stack(stacked)))
+    return _filled(name, stacked, length, IGNORED, left)
+
+
+def pad_arrays(name: str, values: Sequence[Array], fill: int) -> Tensor:
+    """Stack arrays to ``[B, ...]``; those with one or two axes may differ in the first one, and are filled up there."""
+    shapes = {value.shape for value in values}
+    if len(shapes) == 1:
+        return torch.from_numpy(_numbers(name, np.stack(values)))
+    if values[0].ndim > 2 or len({shape[1:] for shape in shapes}) > 1:
+        first, second, *_ = sorted(shapes)
+        raise DataError(
+            f"The {name} of one batch have the shapes {list(first)} and {list(second)}; "
+            "bring all to one size, or use batch_size=1."
+        )
+    return _filled(name, values, max(map(len, values)), fill)
+
+
+def _filled(name: str, values: Sequence[Array], length: int, fill: int, left: bool = False) -> Tensor:
+    # An empty list has no numbers that could tell, and numpy would take it for a list of floats.
+    kind = _numbers(name, np.zeros(0, np.result_type(np.int8, *(value.dtype for value in values if value.size)))).dtype
+    padded = np.full((len(values), length, *values[0].shape[1:]), fill, dtype=kind)
+    for row, value in zip(padded, values, strict=True):
+        row[slice(length - len(value), None) if left else slice(len(value))] = _numbers(name, value)
     return torch.from_numpy(padded)
+
+
+def _numbers(name: str, values: Array) -> Array:
+    """Whole numbers and booleans as int64, others as float32: never cut to whole ones."""
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"The {name} must be numbers, not {values.dtype}.")
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int64)

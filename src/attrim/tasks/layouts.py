@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from ..errors import DataError, UnknownName
 from .encoding import IGNORED, Encode, Example, Row
 
@@ -115,7 +117,10 @@ def arrange(row: Row, layout: Layout, kind: str, tokenizer: Any, slots: int) -> 
     tokens = row.inputs["input_ids"]
     places = slots_of(tokens, layout, kind, tokenizer.sep_token_id, slots)
     fills = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-    inputs = {name: _placed(values, places, slots, fills.get(name, 0)) for name, values in row.inputs.items()}
+    inputs = {
+        name: values if isinstance(values, np.ndarray) else _placed(values, places, slots, fills.get(name, 0))
+        for name, values in row.inputs.items()
+    }
     inputs["attention_mask"] = _placed([1] * len(tokens), places, slots, 0)
     if layout == "papa" and "token_type_ids" in inputs:
         inputs["token_type_ids"] = _padded(row.inputs["token_type_ids"], slots, fills["token_type_ids"])
@@ -172,10 +177,10 @@ def _padded(values: Sequence[int], slots: int, fill: int) -> list[int]:
 
 
 def _target(value: Any, places: Sequence[int], slots: int) -> Any:
-    """A target with its tokens; a single number stays as it is."""
-    if isinstance(value, int):
+    """A target with its tokens; a single number, and an array that is not about tokens, stay as they are."""
+    if isinstance(value, (int, float, np.ndarray)):
         return value
-    wide = next((tuple(IGNORED for _ in entry) for entry in value if not isinstance(entry, int)), IGNORED)
+    wide = next((tuple(IGNORED for _ in entry) for entry in value if not isinstance(entry, (int, float))), IGNORED)
     return _placed(value, places, slots, wide)
 
 

@@ -51,9 +51,15 @@ def count(epochs: Epochs) -> int:
 
 
 def weight(inputs: Inputs) -> int:
-    """How many answers the mean loss of a batch is over: its labels, without the ignored ones (-100)."""
+    """How many answers the mean loss of a batch is over: its labels, without the ignored ones (-100).
+
+    Labels that are not whole numbers are scores, one or several for an example, and count once for each example.
+    """
     labels = inputs.get("labels")
-    return len(next(iter(inputs.values()))) if labels is None else int((labels != -100).sum())
+    if labels is None:
+        return len(next(iter(inputs.values())))
+    known = labels != -100
+    return int((known.reshape(len(known), -1).any(1) if labels.is_floating_point() else known).sum())
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,3 @@ class Step:
     learning_rate: float
     gradient_norm: float
     seconds: float
-
-
-def head_loss(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The loss that a model of ``transformers`` computes when its inputs hold labels."""
-    loss: Tensor | None = model(**inputs).loss
-    if loss is None:
-        raise DataError(f"{type(model).__name__} gives no loss for these inputs; they need labels, or give a loss.")
-    return loss

@@ -19,7 +19,6 @@ from ..runs.files import remove_folder, replace_folder, storage
 from ..runs.result import Result
 from ..runs.run import Run
 from ..tasks.base import Task
-from ..tasks.batching import with_decoder
 from .callbacks import Callback, Record, Validate, validations
 from .data import Epochs
 from .loop import Loop
@@ -77,11 +76,14 @@ def finetune(
             model,
             epochs,
             recipe,
+            loss=training.loss,
             callbacks=[*callbacks, Record(run), Validate(validation, tokenizer, run, evaluate_every, keep_best)],
             folder=checkpoints,
             progress=progress,
         )
-        context = edit(model, *edits, select=select, example=_example(model, epochs)) if edits else nullcontext()
+        context = (
+            edit(model, *edits, select=select, example=_example(model, training, epochs)) if edits else nullcontext()
+        )
         with context:
             loop.run()
         loop.restore_pinned()
@@ -116,9 +118,9 @@ def name_labels(model: nn.Module, labels: Sequence[str]) -> None:
         config.label2id = {label: number for number, label in enumerate(labels)}
 
 
-def _example(model: nn.Module, epochs: Epochs) -> dict[str, Tensor]:
+def _example(model: nn.Module, task: Task, epochs: Epochs) -> dict[str, Tensor]:
     """One text of the training data without its labels, to find the model's attention with."""
     device = next(model.parameters()).device
     labels = ("labels", "start_positions", "end_positions")
     first = {name: tensor[:1].to(device) for name, tensor in next(iter(epochs(0))).items() if name not in labels}
-    return with_decoder(first, getattr(model, "config", None))
+    return task.arguments(first, model)

@@ -27,9 +27,10 @@ from ..core.modes import in_mode
 from ..core.processor import prepare_half_precision
 from ..core.progress import track
 from ..errors import ArtefactError, DataError, ParameterError, SelectionError
+from ..tasks.base import head_loss
 from .callbacks import Callback
 from .checkpoint import Checkpoints
-from .data import BatchStream, Epochs, Inputs, Loss, Step, count, head_loss, weight
+from .data import BatchStream, Epochs, Inputs, Loss, Step, count, weight
 from .recipe import Recipe
 
 
