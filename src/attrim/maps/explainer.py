@@ -24,7 +24,7 @@ from ..scores.relevance import Rules
 from ..scores.target import unlabelled
 from .parts import MapPart, parts_of
 from .passes import Products, Watched, Watcher, blocks
-from .readout import Explained, Read, read, reading_of
+from .readout import Answered, Explained, answered, reading_of
 from .recursion import Crossing, CrossRule, Propagation
 
 MaskIn = Literal["aggregation", "model", "both"]
@@ -185,6 +185,18 @@ class Explainer:
         missing = torch.cat([~mask for mask in masks.values()], dim=-1).double().mean((1, 2))
         return self._maps(batch, whole, masks, tuple(missing.tolist()))
 
+    def answer(self, batch: Mapping[str, Tensor], answers: Tensor | None = None) -> Answered:
+        """What the model answers, without an explanation.
+
+        Parameters
+        ----------
+        answers : int64 ``[B, P]``, the answers whose numbers are wanted; by default those that the target means.
+        """
+        batch = {name: tensor.to(self.device) for name, tensor in batch.items()}
+        answers = None if answers is None else answers.to(self.device)
+        with in_mode(self.model, training=False), torch.no_grad():
+            return answered(self.model, self.model(**unlabelled(batch)), batch, self.options, answers)
+
     def _maps(
         self, batch: Mapping[str, Tensor], whole: Watched, kept: dict[str, Tensor], levels: tuple[float, ...]
     ) -> Maps:
@@ -216,13 +228,12 @@ class Explainer:
         watched = self.watch(batch, [self._gate(kept, number)], whole.found.answers)
         return self._carried(watched, {name: mask[number : number + 1] for name, mask in kept.items()})
 
-    def _answer(self, batch: Mapping[str, Tensor], whole: Watched, kept: Mapping[str, Tensor], number: int) -> Read:
+    def _answer(self, batch: Mapping[str, Tensor], whole: Watched, kept: Mapping[str, Tensor], number: int) -> Answered:
         """What the model answers without the heads that a level leaves out."""
         if all(bool(mask[number].all()) for mask in kept.values()):
             return whole.found
-        with in_mode(self.model, training=False), torch.no_grad(), attach(self.model, [self._gate(kept, number)]):
-            output = self.model(**unlabelled(batch))
-            return read(self.model, output, batch, whole.real, self.options, whole.found.answers)
+        with attach(self.model, [self._gate(kept, number)]):
+            return self.answer(batch, whole.found.answers)
 
     def _gate(self, kept: Mapping[str, Tensor], number: int) -> Gate:
         """The edit that switches off the heads that a level leaves out."""
@@ -238,7 +249,7 @@ class Explainer:
         """From the last layer down: the row that is read, times every layer's average."""
         carried: dict[str, Tensor] = {}
         levels = _levels(kept)
-        for stream, start in watched.found.rows.items():
+        for stream, start in watched.rows.items():
             rows = start.expand(levels, *start.shape)
             for site in reversed(self.used):
                 if site.streams == (stream, stream) and site.name in watched.products:
@@ -266,7 +277,7 @@ class Explainer:
             matrices.attend_self(query, average)
         matrices.attend_across(together)
         carried: dict[str, Tensor] = {}
-        for stream, start in watched.found.rows.items():
+        for stream, start in watched.rows.items():
             carried[stream] = _without_start(start @ matrices.relevance[stream, stream], start)
             if self.crosses:
                 others = [other for other in watched.lengths if other != stream]

@@ -20,7 +20,7 @@ from ..scores.lrp import relevance_of
 from ..scores.relevance import Relevance, Rules
 from ..scores.taps import OutputTap, WeightTap, gradients
 from ..scores.target import unlabelled
-from .readout import Explained, Read, read
+from .readout import Answered, Explained, answered, rows_read
 
 BLOCK = 2**22
 """Cells of attention that are taken at once."""
@@ -159,11 +159,13 @@ class Watched:
     Attributes
     ----------
     found : what is explained.
+    rows : by sequence ``[B, R, L]``, the rows that it is read from (:func:`rows_read`).
     products : by site name; without sites that have no influence on the answer.
     real : by sequence bool ``[B, L]``, tokens that are not padding.
     """
 
-    found: Read
+    found: Answered
+    rows: dict[str, Tensor]
     products: dict[str, Products]
     real: dict[str, Tensor]
 
@@ -189,15 +191,15 @@ class Watcher:
     """
 
     def __init__(
-        self, model: nn.Module, sites: Sequence[Site], question: Explained, use: str, rules: Rules, stored: bool
+        self, model: nn.Module, sites: Sequence[Site], explained: Explained, use: str, rules: Rules, stored: bool
     ) -> None:
-        self.model, self.sites, self.question, self.use, self.rules = model, sites, question, use, rules
+        self.model, self.sites, self.explained, self.use, self.rules = model, sites, explained, use, rules
         self.stored = stored or use == "lrp" or any(site.route != "interface" for site in sites)
 
     def __call__(
         self, batch: Mapping[str, Tensor], edits: Sequence[Edit] = (), answers: Tensor | None = None
     ) -> Watched:
-        """Run a batch with edits; ``answers`` as in :func:`read`."""
+        """Run a batch with edits; ``answers`` as in :func:`answered`."""
         if not self.stored:
             watched = self._outputs(batch, edits, answers)
             if watched is not None:
@@ -212,38 +214,38 @@ class Watcher:
             if any(call.scaling is None for call in tap.calls.values()):
                 return None
             real = self._real(batch, tap.tensors, tap.calls)
-            found = read(self.model, output, batch, real, self.question, answers)
+            found = answered(self.model, output, batch, self.explained, answers)
+            rows = rows_read(self.model, output, batch, found, real, self.explained)
             slopes = gradients(found.number().sum(), tap.tensors)
         products: dict[str, Products] = {
             name: RecomputedProducts(tap.calls[name], tap.tensors[name].detach(), slope)
             for name, slope in slopes.items()
         }
-        return self._watched(found, products, real)
+        return Watched(_detached(found), rows, products, real)
 
     def _weights(self, batch: Mapping[str, Tensor], edits: Sequence[Edit], answers: Tensor | None) -> Watched:
         tap = KeptWeights()
         with self._attached(*edits, tap):
             output = self.model(**unlabelled(batch))
             real = self._real(batch, tap.tensors, tap.calls)
-            found = read(self.model, output, batch, real, self.question, answers)
+            found = answered(self.model, output, batch, self.explained, answers)
+            rows = rows_read(self.model, output, batch, found, real, self.explained)
             slopes = gradients(found.number().sum(), tap.tensors)
             attention = {name: tap.tensors[name].detach() for name in slopes}
             scores = dict.fromkeys(slopes)
             if self.use == "lrp":
                 scores |= {name: StoredProducts(attention[name], slope).totals() for name, slope in slopes.items()}
-                attention = self._relevance(batch, tap, real, found.answers)
+                attention = self._relevance(batch, tap, found.answers)
         products: dict[str, Products] = {
             name: StoredProducts(attention[name], slope, scores[name]) for name, slope in slopes.items()
         }
-        return self._watched(found, products, real)
+        return Watched(_detached(found), rows, products, real)
 
-    def _relevance(
-        self, batch: Mapping[str, Tensor], tap: KeptWeights, real: Mapping[str, Tensor], answers: Tensor
-    ) -> dict[str, Tensor]:
+    def _relevance(self, batch: Mapping[str, Tensor], tap: KeptWeights, answers: Tensor) -> dict[str, Tensor]:
         """The relevance ``[B, H, Q, K]`` of attention by site name."""
         tap.clear()
         run = Relevance(self.model, self.rules)
-        found = read(self.model, run(**unlabelled(batch)), batch, real, self.question, answers)
+        found = answered(self.model, run(**unlabelled(batch)), batch, self.explained, answers)
         return relevance_of(found.number(), tap, run)[0]
 
     @contextlib.contextmanager
@@ -277,6 +279,7 @@ class Watcher:
             real["decoder"] = real["decoder"] & mask.bool()  # FSMT with a cache masks no padding there
         return real
 
-    def _watched(self, found: Read, products: dict[str, Products], real: dict[str, Tensor]) -> Watched:
-        places = found.places._replace(logits=found.places.logits.detach())
-        return Watched(found._replace(places=places), products, real)
+
+def _detached(found: Answered) -> Answered:
+    """Without the graph, which would keep everything that the pass computed."""
+    return found._replace(places=found.places._replace(logits=found.places.logits.detach()))

@@ -85,19 +85,17 @@ TABLE: dict[str, Reading] = {
 """The architectures (``config.model_type``) whose answers can be explained."""
 
 
-class Read(NamedTuple):
-    """What is explained, and where it is read.
+class Answered(NamedTuple):
+    """What a model answers to what is explained.
 
     Attributes
     ----------
     places : where the model answers.
     answers : int64 ``[B, P]``, the answers that are explained.
-    rows : by sequence ``[B, R, L]``: rows of relevance, each with the weights (1 in all) of the tokens that are read.
     """
 
     places: Places
     answers: Tensor
-    rows: dict[str, Tensor]
 
     def number(self) -> Tensor:
         """The number ``[B]`` that is explained: the logit of the answer, their mean where there are several."""
@@ -133,36 +131,48 @@ def reading_of(model: nn.Module, row: Row = "") -> Reading:
     return known
 
 
-def read(
-    model: nn.Module,
-    output: Any,
-    batch: Mapping[str, Tensor],
-    real: Mapping[str, Tensor],
-    question: Explained,
-    answers: Tensor | None = None,
-) -> Read:
+def answered(
+    model: nn.Module, output: Any, batch: Mapping[str, Tensor], explained: Explained, answers: Tensor | None = None
+) -> Answered:
     """What of an output is explained.
 
     Parameters
     ----------
     batch : what the model was given, and labels, if there are any.
-    real : by sequence bool ``[B, L]``, tokens that are not padding.
-    answers : int64 ``[B, P]``, the answers to explain; by default those that the question means.
+    answers : int64 ``[B, P]``, the answers to explain; by default those that the target means.
     """
-    reading = reading_of(model, question.row)
+    places = _places(model, output, batch, explained)
+    return Answered(places, _answers(places, explained.target) if answers is None else answers)
+
+
+def rows_read(
+    model: nn.Module,
+    output: Any,
+    batch: Mapping[str, Tensor],
+    found: Answered,
+    real: Mapping[str, Tensor],
+    explained: Explained,
+) -> dict[str, Tensor]:
+    """The rows of relevance that an answer is read from, by sequence.
+
+    Parameters
+    ----------
+    real : by sequence bool ``[B, L]``, tokens that are not padding.
+
+    Returns
+    -------
+    ``[B, R, L]``: each row has the weights (1 in all) of the tokens that are read.
+    """
+    reading = reading_of(model, explained.row)
     stream = _stream(model, reading, real)
-    places = _places(model, output, batch, question)
-    if answers is None:
-        answers = _answers(places, question.target)
     if getattr(output, "start_logits", None) is not None:
-        return Read(places, answers, {stream: nn.functional.one_hot(answers, real[stream].shape[1]).double()})
+        return {stream: nn.functional.one_hot(found.answers, real[stream].shape[1]).double()}
     if not _answers_at_tokens(output):
-        rows = {stream: _pooled(reading.row, real[stream], batch, model)}
-        rows |= {other: _pooled(row, real[other], batch, model) for other, row in reading.others.items()}
-        return Read(places, answers, rows)
-    weights = (places.counted / places.number()[:, None]).double()
+        pooled = {stream: reading.row, **reading.others}
+        return {name: _pooled(row, real[name], batch, model) for name, row in pooled.items()}
+    weights = (found.places.counted / found.places.number()[:, None]).double()
     missing = real[stream].shape[1] - weights.shape[1]  # a causal model has no known answer at its last token
-    return Read(places, answers, {stream: nn.functional.pad(weights, (0, missing))[:, None]})
+    return {stream: nn.functional.pad(weights, (0, missing))[:, None]}
 
 
 def _stream(model: nn.Module, reading: Reading, real: Mapping[str, Tensor]) -> str:
@@ -203,7 +213,7 @@ def _pairs(output: Any) -> Places:
     return Places(logits, known, torch.ones_like(known, dtype=torch.bool))
 
 
-def _places(model: nn.Module, output: Any, batch: Mapping[str, Tensor], question: Explained) -> Places:
+def _places(model: nn.Module, output: Any, batch: Mapping[str, Tensor], explained: Explained) -> Places:
     """Where the model answers, and which of these places count."""
     if getattr(output, "logits_per_image", None) is not None:
         return _pairs(output)
@@ -214,18 +224,18 @@ def _places(model: nn.Module, output: Any, batch: Mapping[str, Tensor], question
         given.pop("attention_mask", None)
         given |= {} if mask is None else {"attention_mask": mask}
     if not _answers_at_tokens(output):
-        if question.where != "":
+        if explained.where != "":
             raise ParameterError(
-                f"{type(model).__name__} does not answer at every token, so where={question.where!r} means nothing; "
+                f"{type(model).__name__} does not answer at every token, so where={explained.where!r} means nothing; "
                 "leave it out."
             )
         return places_of(model, output, given)
-    if question.row != "":
+    if explained.row != "":
         raise ParameterError(
-            f"{type(model).__name__} answers at every token, so row={question.row!r} means nothing; use where=."
+            f"{type(model).__name__} answers at every token, so row={explained.row!r} means nothing; use where=."
         )
     causal = is_causal(model) and not encoder_decoder
-    where = question.where or ("last" if causal or encoder_decoder else "all")
+    where = explained.where or ("last" if causal or encoder_decoder else "all")
     if where == "all":
         return places_of(model, output, given)
     return _place(output.logits, given, where, causal)
