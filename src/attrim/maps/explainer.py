@@ -24,7 +24,7 @@ from ..scores.relevance import Rules
 from ..scores.target import unlabelled
 from .parts import MapPart, parts_of
 from .passes import Products, Watched, Watcher, blocks
-from .readout import Answered, Explained, answered, reading_of
+from .readout import Answered, AnswerKind, Explained, answered, reading_of
 from .recursion import Crossing, CrossRule, Propagation
 
 MaskIn = Literal["aggregation", "model", "both"]
@@ -69,6 +69,7 @@ class Maps:
     parts : what these parts are.
     real : by part bool ``[B, L]``, what is not padding.
     answers : int64 ``[B, P]``, the answers that are explained.
+    answer_kind : what they are (:data:`AnswerKind`).
     counted : bool ``[B, P]``, the places that count.
     predicted : int64 ``[V, B, P]``, what the model answers without the heads.
     logits, probabilities : float64 ``[V, B]``, of the explained answers (their mean, where there are several places).
@@ -81,6 +82,7 @@ class Maps:
     parts: dict[str, MapPart]
     real: dict[str, Tensor]
     answers: Tensor
+    answer_kind: AnswerKind
     counted: Tensor
     predicted: Tensor
     logits: Tensor
@@ -213,6 +215,7 @@ class Explainer:
             parts=parts,
             real={name: part.cut(whole.real[part.stream]).cpu() for name, part in parts.items()},
             answers=whole.found.answers.cpu(),
+            answer_kind=whole.found.kind,
             counted=whole.found.places.counted.cpu(),
             predicted=torch.stack([each.places.logits.argmax(-1) for each in answered]).cpu(),
             logits=torch.stack([each.number() for each in answered]).double().cpu(),

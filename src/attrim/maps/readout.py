@@ -85,6 +85,10 @@ TABLE: dict[str, Reading] = {
 """The architectures (``config.model_type``) whose answers can be explained."""
 
 
+AnswerKind = Literal["label", "word", "span", "number"]
+"""What an answer is: a label, a word of the vocabulary, the place of a token (start and end), or a number."""
+
+
 class Answered(NamedTuple):
     """What a model answers to what is explained.
 
@@ -92,10 +96,12 @@ class Answered(NamedTuple):
     ----------
     places : where the model answers.
     answers : int64 ``[B, P]``, the answers that are explained.
+    kind : what they are.
     """
 
     places: Places
     answers: Tensor
+    kind: AnswerKind
 
     def number(self) -> Tensor:
         """The number ``[B]`` that is explained: the logit of the answer, their mean where there are several."""
@@ -142,7 +148,8 @@ def answered(
     answers : int64 ``[B, P]``, the answers to explain; by default those that the target means.
     """
     places = _places(model, output, batch, explained)
-    return Answered(places, _answers(places, explained.target) if answers is None else answers)
+    chosen = _answers(places, explained.target) if answers is None else answers
+    return Answered(places, chosen, _kind(model, output, places))
 
 
 def rows_read(
@@ -190,6 +197,15 @@ def _stream(model: nn.Module, reading: Reading, real: Mapping[str, Tensor]) -> s
 def _answers_at_tokens(output: Any) -> bool:
     logits = getattr(output, "logits", None)
     return isinstance(logits, Tensor) and logits.ndim == 3
+
+
+def _kind(model: nn.Module, output: Any, places: Places) -> AnswerKind:
+    if getattr(output, "start_logits", None) is not None:
+        return "span"
+    if places.logits.shape[-1] == 1:
+        return "number"
+    words: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    return "word" if words is not None and _answers_at_tokens(output) else "label"
 
 
 def _answers(places: Places, target: Target) -> Tensor:
