@@ -24,7 +24,9 @@ from .weights import fetch
 log = logging.getLogger(__name__)
 WAIT = 10.0
 
-BUILT_IN = ("minilm", "smollm2", *SHAPE_MODELS, *TINY)
+SHIPPED = {"shapes-lxmert-trained": Path(__file__).parent.parent / "data" / "shapes-lxmert"}
+"""Trained models that come with the package."""
+BUILT_IN = ("minilm", "smollm2", *SHIPPED, *SHAPE_MODELS, *TINY)
 """Names that need no network: a sentence encoder and a language model from PyPI, models for the task shapes, and tiny
 random models.
 """
@@ -43,6 +45,8 @@ def find(
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if name == "minilm":
         return str(_minilm_folder()), options
+    if name in SHIPPED:
+        return str(SHIPPED[name]), options
     path = _smollm2_file() if name == "smollm2" else home_path(name, "model")
     packed = path.suffix.lower() == ".gguf"
     if packed and path.parent.is_dir():
