@@ -221,7 +221,7 @@ class Watcher:
             name: RecomputedProducts(tap.calls[name], tap.tensors[name].detach(), slope)
             for name, slope in slopes.items()
         }
-        return Watched(_detached(found), rows, products, real)
+        return self._watched(found, rows, products, real)
 
     def _weights(self, batch: Mapping[str, Tensor], edits: Sequence[Edit], answers: Tensor | None) -> Watched:
         tap = KeptWeights()
@@ -239,7 +239,7 @@ class Watcher:
         products: dict[str, Products] = {
             name: StoredProducts(attention[name], slope, scores[name]) for name, slope in slopes.items()
         }
-        return Watched(_detached(found), rows, products, real)
+        return self._watched(found, rows, products, real)
 
     def _relevance(self, batch: Mapping[str, Tensor], tap: KeptWeights, answers: Tensor) -> dict[str, Tensor]:
         """The relevance ``[B, H, Q, K]`` of attention by site name."""
@@ -279,7 +279,12 @@ class Watcher:
             real["decoder"] = real["decoder"] & mask.bool()  # FSMT with a cache masks no padding there
         return real
 
-
-def _detached(found: Answered) -> Answered:
-    """Without the graph, which would keep everything that the pass computed."""
-    return found._replace(places=found.places._replace(logits=found.places.logits.detach()))
+    def _watched(
+        self, found: Answered, rows: dict[str, Tensor], products: dict[str, Products], real: dict[str, Tensor]
+    ) -> Watched:
+        """What was seen, without the graph, which would keep everything, and without sequences that are not read."""
+        found = found._replace(places=found.places._replace(logits=found.places.logits.detach()))
+        if not any(len(set(site.streams)) == 2 for site in self.sites):
+            real = {stream: tokens for stream, tokens in real.items() if stream in rows}
+        read = {site.name for site in self.sites if set(site.streams) <= set(real)}
+        return Watched(found, rows, {name: one for name, one in products.items() if name in read}, real)

@@ -24,6 +24,11 @@ Where = Literal["", "last", "all"] | int
 number. Empty: the last one where the answer is the next token, otherwise all."""
 
 
+Texts = Literal["", "pairs", "answers"]
+"""Of a model that compares images with texts: each text belongs to one image, or all are answers to every image, whose
+tower alone is explained then. Empty: pairs where there are as many of both."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explained:
     """Which answer of a model is explained.
@@ -33,11 +38,13 @@ class Explained:
     target : the answer that the model predicts, that of the label, or the one of this number.
     row : the token that the model's head reads, where it answers once (:data:`Row`).
     where : the token whose answer is explained, where it answers at every token (:data:`Where`).
+    texts : what the texts of a model that compares them with images are (:data:`Texts`).
     """
 
     target: Target = "predicted"
     row: Row = ""
     where: Where = ""
+    texts: Texts = ""
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,7 @@ def rows_read(
     if getattr(output, "start_logits", None) is not None:
         return {stream: nn.functional.one_hot(found.answers, real[stream].shape[1]).double()}
     if not _answers_at_tokens(output):
-        pooled = {stream: reading.row, **reading.others}
+        pooled = {stream: reading.row, **({} if _compares(output, explained) == "answers" else reading.others)}
         return {name: _pooled(row, real[name], batch, model) for name, row in pooled.items()}
     weights = (found.places.counted / found.places.number()[:, None]).double()
     missing = real[stream].shape[1] - weights.shape[1]  # a causal model has no known answer at its last token
@@ -216,6 +223,21 @@ def _answers(places: Places, target: Target) -> Tensor:
     return answers
 
 
+def _compares(output: Any, explained: Explained) -> Texts:
+    """What the texts of a model are that compares them with images; empty for any other model."""
+    scores = getattr(output, "logits_per_image", None)
+    if scores is None:
+        return ""
+    return explained.texts or ("pairs" if scores.shape[0] == scores.shape[1] else "answers")
+
+
+def _classes(output: Any, batch: Mapping[str, Tensor]) -> Places:
+    """How well every text fits each image: one answer for an image."""
+    logits, labels = output.logits_per_image[:, None], batch.get("labels")
+    counted = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    return Places(logits, None if labels is None else labels[:, None], counted)
+
+
 def _pairs(output: Any) -> Places:
     """How well each image fits its own text: one answer for a pair."""
     scores = output.logits_per_image
@@ -231,8 +253,8 @@ def _pairs(output: Any) -> Places:
 
 def _places(model: nn.Module, output: Any, batch: Mapping[str, Tensor], explained: Explained) -> Places:
     """Where the model answers, and which of these places count."""
-    if getattr(output, "logits_per_image", None) is not None:
-        return _pairs(output)
+    if compared := _compares(output, explained):
+        return _pairs(output) if compared == "pairs" else _classes(output, batch)
     given = dict(batch)
     encoder_decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     if encoder_decoder:  # answers stand at the tokens of the decoder

@@ -111,7 +111,7 @@ class Reader:
             return str(number)
         piece = str(self.tokenizer.convert_ids_to_tokens(number))
         text = piece if piece.startswith("##") else self._decoded([number])
-        return text or repr(piece)
+        return text or "␣"
 
     def _decoded(self, numbers: Sequence[int]) -> str:
         if self.tokenizer is None:

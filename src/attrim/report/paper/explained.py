@@ -38,7 +38,8 @@ def draw_relevance(chart: RelevanceStrip) -> Figure:
     figure.set_layout_engine("none")
     total = figure.get_figheight()
     for number, line in enumerate(_head(chart)):
-        figure.text(0.008, 1 - (title + 0.13 + 0.17 * number) / total, line, fontsize=7.5, va="center", parse_math=False)
+        y = 1 - (title + 0.13 + 0.17 * number) / total
+        figure.text(0.008, y, line, fontsize=7.5, va="center", parse_math=False)
     if _has_image(chart):
         _draw_images(figure, chart, 1 - (head + 0.05) / total, (high_image - 0.05) / total)
     if chart.texts:
