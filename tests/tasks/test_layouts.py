@@ -205,7 +205,7 @@ def test_cut_tokens_are_counted_and_said_once(data, caplog):
     task = make("glue/sst2", data, layout="papa", max_length=16)
     # Lengths with both special tokens are 13, 5, 16, 35 (cut to 16) and 7; each keeps 8 and the separator.
     assert count_cuts(task, TOKENIZER) == Cuts(texts=5, tokens=57, cut_texts=3, cut_tokens=4 + 7 + 7, full=2)
-    with caplog.at_level(logging.WARNING, logger="attrim.tasks.layouts"):
+    with caplog.at_level(logging.WARNING, logger="attrim.tasks.reading"):
         for _ in range(2):
             list(task.batches(TOKENIZER))
     (record,) = caplog.records

@@ -55,7 +55,7 @@ class Train(Command, TrainingBench, Recipe):
         training, validation = self.training_task(), self.validation_task()
         model, tokenizer = self.loaded_model, self.loaded_tokenizer
         self.check_stats(self.edit)
-        if getattr(model.config, "pad_token_id", None) is None:
+        if getattr(model.config, "pad_token_id", None) is None and hasattr(tokenizer, "pad_token_id"):
             model.config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
         with self.begin("train", self._identity(recipe, edits)) as bench:
             found = finetune(

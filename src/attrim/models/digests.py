@@ -13,9 +13,14 @@ from ..runs.artefact import content
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """A hash of a tokenizer's class and vocabulary."""
-    vocabulary = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
-    return hashlib.sha256(vocabulary.encode()).hexdigest()
+    """A hash of a tokenizer's class and vocabulary, or of the settings of what prepares images."""
+    if hasattr(tokenizer, "get_vocab"):
+        described = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
+    else:
+        words = tokenizer_digest(tokenizer.tokenizer) if hasattr(tokenizer, "tokenizer") else ""
+        images = getattr(tokenizer, "image_processor", tokenizer)
+        described = f"{type(tokenizer).__name__} {images.to_json_string()} {words}"
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
 def weights_digest(model: nn.Module) -> str:

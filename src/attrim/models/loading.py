@@ -40,12 +40,21 @@ KINDS = {
     "token-classification": "AutoModelForTokenClassification",
     "visual-question-answering": "AutoModelForImageRegions",
     "question-answering": "AutoModelForQuestionAnswering",
+    "image-classification": "AutoModelForImageClassification",
+    "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
     "masked-lm": "AutoModelForMaskedLM",
     "causal-lm": "AutoModelForCausalLM",
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
 }
 """Kinds of model to the class, of ``transformers`` or of this module, that loads them."""
 
+TOKENIZERS = {
+    "unc-nlp/lxmert-vqa-uncased": "unc-nlp/lxmert-base-uncased",
+    "unc-nlp/lxmert-gqa-uncased": "unc-nlp/lxmert-base-uncased",
+    "uclanlp/visualbert-vqa": "google-bert/bert-base-uncased",
+    "uclanlp/visualbert-vqa-coco-pre": "google-bert/bert-base-uncased",
+}
+"""Hub models that come without a tokenizer, and the one that they were trained with."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -99,6 +108,9 @@ def load_model(
                 options |= gguf_options(Path(file), **labels)
             else:
                 model_class = loadable(source, model_class)
+                if num_labels is not None and kind == "visual-question-answering":
+                    config = transformers.AutoConfig.from_pretrained(source, **options)
+                    labels |= {"num_qa_labels": num_labels} if hasattr(config, "num_qa_labels") else {}
                 options |= {"use_safetensors": uses_safetensors(source, options), **labels}
             with without_bars() if file else nullcontext():
                 model, report = model_class.from_pretrained(
@@ -180,6 +192,8 @@ def load_tokenizer(
         return tiny.tiny_tokenizer()
     if name in shape_models.SHAPE_MODELS:
         return shape_models.shapes_tokenizer()
+    if name in TOKENIZERS:
+        name, revision = TOKENIZERS[name], None
     with one_sentence(f"The tokenizer of {shorten(name)} could not be loaded"), quiet():
         source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
         file = options.get("gguf_file")
@@ -194,6 +208,32 @@ def load_tokenizer(
     return tokenizer
 
 
+def load_image_processor(
+    name: str | Path,
+    kind: str = "image-classification",
+    *,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+    local_files_only: bool = False,
+    trust_remote_code: bool = False,
+) -> Any:
+    """Load what prepares images, and texts where the kind has them, for a model.
+
+    A model without such a file, one that was never trained, gets images of its own size with values from -1 to 1.
+    """
+    name = _packed(name, None)
+    automatic = transformers.AutoProcessor if kind.startswith("zero-shot") else transformers.AutoImageProcessor
+    with one_sentence(f"The image processor of {shorten(name)} could not be loaded"), quiet():
+        source, options = sources.find(name, revision, cache_dir, local_files_only, trust_remote_code)
+        if automatic is transformers.AutoImageProcessor and Path(source).is_dir():
+            known = ("preprocessor_config.json", "processor_config.json")
+            if not any((Path(source) / file).is_file() for file in known):
+                config = transformers.AutoConfig.from_pretrained(source, **options)
+                size = getattr(getattr(config, "vision_config", config), "image_size", 224)
+                return transformers.ViTImageProcessor(size={"height": size, "width": size})
+        return automatic.from_pretrained(source, **options)
+
+
 def _packed(name: str | Path, gguf: str | None) -> str:
     """The name of a model, or that of a GGUF file in it."""
     if not isinstance(name, (str, Path)):
@@ -204,7 +244,10 @@ def _packed(name: str | Path, gguf: str | None) -> str:
 
 def check_fit(model: nn.Module, tokenizer: Any) -> None:
     """Raise an error when the tokenizer makes numbers that the model has no embedding for."""
-    if misfit := _misfit(model, max(tokenizer.get_vocab().values(), default=-1)):
+    words = getattr(tokenizer, "tokenizer", tokenizer)  # what prepares images may have a tokenizer, or no words at all
+    if not hasattr(words, "get_vocab"):
+        return
+    if misfit := _misfit(model, max(words.get_vocab().values(), default=-1)):
         raise ArtefactError(f"The tokenizer makes {misfit}")
 
 
@@ -218,9 +261,10 @@ def check_tokens(model: nn.Module, inputs: Mapping[str, Any]) -> None:
 
 def _misfit(model: nn.Module, largest: int) -> str:
     """What is wrong with token numbers up to ``largest``; empty when the model has an embedding for each of them."""
-    if largest < 0 or not hasattr(model, "get_input_embeddings"):
+    words = getattr(model, "text_model", model)  # of a model with two towers (CLIP)
+    if largest < 0 or not hasattr(words, "get_input_embeddings"):
         return ""
-    table = getattr(model.get_input_embeddings(), "weight", None)  # type: ignore[operator]
+    table = getattr(words.get_input_embeddings(), "weight", None)
     if table is None or largest < len(table):
         return ""
     return (
@@ -231,7 +275,8 @@ def _misfit(model: nn.Module, largest: int) -> str:
 
 def longest_input(model: nn.Module, tokenizer: Any = None) -> int | None:
     """Return the number of tokens that the model and the tokenizer can take; None when there is no limit."""
-    limits = [tokenizer.model_max_length] if tokenizer is not None and tokenizer.model_max_length < 10**9 else []
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    limits = [limit] if (limit := getattr(words, "model_max_length", 10**9)) < 10**9 else []
     config = getattr(model, "config", None)
     for field in ("max_position_embeddings", "n_positions", "max_seq_len"):
         if isinstance(limit := getattr(config, field, None), int) and limit > 0:

@@ -96,12 +96,16 @@ class Source:
     @cached_property
     def loaded_tokenizer(self) -> Any:
         """The tokenizer of the model, loaded once."""
-        from ..models.loading import load_tokenizer
-
         if self.tokenizer is not None:
             return self.tokenizer
         if self.live:
             raise ParameterError("A live model needs its tokenizer too; write Bench(model, tokenizer=tokenizer, ...).")
+        return self.load_tokenizer()
+
+    def load_tokenizer(self) -> Any:
+        """Load the tokenizer of the model."""
+        from ..models.loading import load_tokenizer
+
         return load_tokenizer(self.model, **self.source_options())
 
     def load_model(self, **options: Any) -> Any:
@@ -221,6 +225,10 @@ class Bench(Source):
         if self.kind:
             return super().load_model(**options)
         return self.loaded_task.load_model(self.model, **{**self.model_options(), **options})
+
+    def load_tokenizer(self) -> Any:
+        """Load the tokenizer of the model, or what prepares images for it, as the task needs it."""
+        return self.loaded_task.load_tokenizer(self.model, **self.source_options())
 
     def unscored(self) -> Self:
         """The bench for work that scores nothing: the model keeps the head that it was saved with, if any."""

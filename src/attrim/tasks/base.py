@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.modes import device_of
 from ..core.registry import TASKS
 from ..errors import DataError
-from ..models.loading import load_model, longest_input
+from ..models.loading import load_model, load_tokenizer, longest_input
 from ..models.tiny import TINY
 from ..runs.result import Columns, Metric
 from .batching import Batch, make_batches, sample, shuffle_batches, shuffle_rows, with_decoder
@@ -113,6 +113,10 @@ class Task:
         if name in TINY or options.get("new_head"):
             options.setdefault("num_labels", self.num_labels)
         return load_model(name, self.kind, **options)
+
+    def load_tokenizer(self, name: str, **options: Any) -> Any:
+        """Load what turns examples into inputs of the model: its tokenizer, or what prepares its images."""
+        return load_tokenizer(name, **options)
 
     def examples(self) -> Iterator[Example]:
         """Yield the chosen examples; never none."""

@@ -5,8 +5,6 @@ Hassid et al. 2022, https://arxiv.org/abs/2211.03495, put texts on such a grid b
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -15,11 +13,10 @@ import numpy as np
 
 from ..errors import DataError, UnknownName
 from .encoding import IGNORED, Encode, Example, Row
+from .reading import warn_once
 
 if TYPE_CHECKING:
     from .base import Task
-
-log = logging.getLogger(__name__)
 
 Layout = Literal["", "papa", "grid"]
 TOKENWISE = frozenset({"token-classification", "masked-lm"})
@@ -94,7 +91,7 @@ def arranged(encode: Encode, layout: Layout, kind: str, report: Callable[[Cuts, 
         if report is not None:
             report(cuts, max_length)
         elif sentence := cuts.sentence(layout, max_length):
-            _warn_once(sentence)
+            warn_once(sentence)
 
     return rows
 
@@ -182,9 +179,3 @@ def _target(value: Any, places: Sequence[int], slots: int) -> Any:
         return value
     wide = next((tuple(IGNORED for _ in entry) for entry in value if not isinstance(entry, (int, float))), IGNORED)
     return _placed(value, places, slots, wide)
-
-
-@functools.cache
-def _warn_once(sentence: str) -> None:
-    """Log a sentence; the same one again, in the next epoch, says nothing new."""
-    log.warning(sentence)

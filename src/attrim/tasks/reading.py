@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import gzip
+import logging
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from ..core.documents import Unreadable, parse_json
-from ..errors import DataError
+from ..errors import DataError, shorten
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -115,6 +119,19 @@ def tsv_rows(path: Path, header: Sequence[str] | None = None, skip_short: bool =
                 raise DataError(
                     f"Line {number} of {path} has {len(values)} columns, not {len(names)}; repair or remove it."
                 )
+
+
+def text_value(value: Any) -> str:
+    """The value itself if it is a text; for files whose values may be anything."""
+    if not isinstance(value, str):
+        raise TypeError(f"{shorten(value)} is not a text")
+    return value
+
+
+@cache
+def warn_once(sentence: str) -> None:
+    """Log a sentence; the same one again, in the next epoch or evaluation, says nothing new."""
+    log.warning(sentence)
 
 
 def _place(header: list[str], column: str, path: Path) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..core.documents import MOST_BYTES, parse_json
 from ..core.paths import home_path
-from ..errors import DataError, shorten
+from ..errors import DataError
 from .encoding import Example
-from .reading import find_file, open_text
+from .reading import find_file, open_text, text_value
 
 Paragraph = tuple[str, list[dict[str, Any]]]
 NAMES = ("dev-v1.1.json", "dev-v2.0.json", "train-v1.1.json")
@@ -54,7 +54,7 @@ def squad_records(path: Path) -> Iterator[list[Paragraph]]:
         try:
             articles = [
                 [
-                    (_text(paragraph["context"]), [_record(question) for question in paragraph["qas"]])
+                    (text_value(paragraph["context"]), [_record(question) for question in paragraph["qas"]])
                     for paragraph in article["paragraphs"]
                 ]
                 for article in parse_json(stream.read(MOST_BYTES))["data"]
@@ -96,13 +96,7 @@ def _record(question: dict[str, Any]) -> dict[str, Any]:
     """The question, its id and its answers; a question that has no answer has none here (v2 lists plausible ones)."""
     answers = () if question.get("is_impossible") else question.get("answers", ())
     return {
-        "question": _text(question["question"]),
+        "question": text_value(question["question"]),
         "id": str(question.get("id", "")),
-        "answers": tuple((_text(answer["text"]), int(answer["answer_start"])) for answer in answers),
+        "answers": tuple((text_value(answer["text"]), int(answer["answer_start"])) for answer in answers),
     }
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{shorten(value)} is not a text")
-    return value
