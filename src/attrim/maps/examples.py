@@ -166,7 +166,7 @@ def _about(
     """Title, facts and image of an example."""
     label = float(batch.labels[0])
     facts = []
-    if not hasattr(task, "picture"):
+    if not hasattr(task, "picture") or getattr(task, "images", None) == "":  # vqa can do without its images
         names = getattr(task, "labels", ())
         if not np.isnan(label) and names and label.is_integer() and 0 <= label < len(names):
             facts.append(f"label: {names[int(label)]}")

@@ -31,7 +31,7 @@ def draw_relevance(chart: RelevanceStrip) -> Figure:
     if _has_image(chart):
         panel = PAGE / (len(chart.levels) + 1)
         high_image = min(2.6, panel * chart.height / chart.width) + 0.42
-    high_text = LINE * sum(lines) * len(chart.levels) + 0.1 * len(chart.levels) if chart.texts else 0.0
+    high_text = (LINE * _rows(chart, lines) + 0.1) * len(chart.levels) if chart.texts else 0.0
     title = 0.24 if chart.title else 0.0
     head = title + 0.17 * len(_head(chart))
     figure = Figure(figsize=(PAGE, high_image + high_text + head + 0.15))
@@ -107,21 +107,31 @@ def _lines(chart: RelevanceStrip, across: int) -> list[int]:
     return [_places(words.tokens, across)[-1][0] + 1 if words.tokens else 0 for words in chart.texts]
 
 
+def _rows(chart: RelevanceStrip, lines: list[int]) -> int:
+    """How many lines a level takes; without an image, its name and its answer stand beside the text."""
+    return max(sum(lines), 1 if _has_image(chart) else 2)
+
+
 def _draw_texts(axes: Axes, chart: RelevanceStrip, across: int, lines: list[int], height: float) -> None:
     """The texts of each level, one below the other."""
     axes.set_xlim(0, PAGE)
     axes.set_ylim(height, 0)
     axes.set_axis_off()
     y = 0.0
-    for level, shares in zip(chart.levels, token_shares(chart), strict=True):
+    for number, (level, shares) in enumerate(zip(chart.levels, token_shares(chart), strict=True)):
+        y = number * (LINE * _rows(chart, lines) + 0.1)
         colour = SAME if level.answer == chart.levels[0].answer else CHANGED
-        label = level.label if _has_image(chart) else f"{level.label}\n{level.answer}"
-        axes.text(0.06, y + LINE / 2, label, fontsize=6.5, va="center" if "\n" not in label else "top",
-                  color=colour, parse_math=False)  # fmt: skip
+        named = [level.label] if _has_image(chart) else [level.label, _cut(level.answer)]
+        for line, text in enumerate(named):
+            axes.text(0.06, y + LINE * (line + 0.5), text, fontsize=6.5, va="center_baseline", color=colour,
+                      weight="bold" if line else "normal", parse_math=False)  # fmt: skip
         for words, own, count in zip(chart.texts, shares, lines, strict=True):
             _draw_line(axes, words.tokens, own, across, y)
             y += LINE * count
-        y += 0.1
+
+
+def _cut(text: str, most: int = 20) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _draw_line(axes: Axes, tokens: Sequence[str], shares: Floats, across: int, y: float) -> None:
