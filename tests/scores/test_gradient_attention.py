@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +18,7 @@ from attrim.errors import DataError, ParameterError
 from attrim.scores.gradient_attention import GradientAttention
 from attrim.scores.taps import OutputTap, gradients
 from attrim.scores.target import explained, losses, places_of
+from stock_attention import private_maps
 from zoo import HEADED, TEXT, Animal, batch
 
 every_model = pytest.mark.parametrize("animal", HEADED, ids=str)
@@ -37,28 +36,6 @@ def number_of(animal: Animal, output: Any, inputs: dict[str, Tensor]) -> Tensor:
         return largest
     follows = inputs["attention_mask"][:, 1:].bool()
     return (largest[:, :-1] * follows).sum(1) / follows.sum(1)
-
-
-@contextmanager
-def private_maps(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Attention of LXMERT and VisualBERT as it passes their dropout modules, by site name."""
-    maps: dict[str, Tensor] = {}
-
-    def keep(path: str) -> Any:
-        def hook(module: nn.Module, args: Any, weights: Tensor) -> None:
-            calls = sum(name.rsplit("#")[0] == path for name in maps)
-            maps[path + (f"#{calls}" if calls else "")] = weights
-
-        return hook
-
-    attention = {"LxmertAttention", "VisualBertSelfAttention"}
-    found = [(path, module) for path, module in model.named_modules() if type(module).__name__ in attention]
-    handles = [module.dropout.register_forward_hook(keep(path)) for path, module in found]
-    try:
-        yield maps
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def stock(animal: Animal, model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -95,7 +95,8 @@ def _attend(
             padding_sees_itself=firing.architecture.padding_sees_itself,
             era=firing.era,
         )
-        call = firing.call(mask, query=query, key=key, value=value)
+        scaling = _scaling(query, arguments) if is_standard(module, arguments) else None
+        call = firing.call(mask, query=query, key=key, value=value, scaling=scaling)
     plan = firing.plan
     fused = before(module.config) in ("sdpa", BAKED["sdpa"]) and not plan.needs_weights
     if fused and (firing.idle or is_standard(module, arguments)):
@@ -185,6 +186,11 @@ def is_standard(module: nn.Module, arguments: dict[str, Any]) -> bool:
         and getattr(module, "sinks", None) is None
         and all(arguments.get(extra) is None for extra in extras)
     )
+
+
+def _scaling(query: Tensor, arguments: dict[str, Any]) -> float:
+    scaling = arguments.get("scaling")
+    return query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
 
 @functools.cache

@@ -220,13 +220,14 @@ def make_call(
     query: Tensor | None = None,
     key: Tensor | None = None,
     value: Tensor | None = None,
+    scaling: float | None = None,
 ) -> Call:
     """The call at ``site``, and, for self-attention, the entry of its stream in ``streams``.
 
     Parameters
     ----------
     streams : what earlier self-attention of the same forward pass found out; updated in place.
-    query, key, value : the projected tensors ``[B, H, Q|K, D]`` where the route sees them.
+    query, key, value, scaling : see :class:`Call`, where the route sees them.
     """
     queries, keys = mask.allowed.shape[-2:]
     query_stream, key_stream = site.streams
@@ -246,6 +247,7 @@ def make_call(
             query=query,
             key=key,
             value=value,
+            scaling=scaling,
         )
     # Where the mask function did not say, fewer queries than keys means that a cache holds the earlier keys.
     position, key_position = mask.offsets if mask.offsets is not None else (max(keys - queries, 0), 0)
@@ -271,6 +273,7 @@ def make_call(
         query=query,
         key=key,
         value=value,
+        scaling=scaling,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -166,7 +166,7 @@ class Firing:
         """What the table of architectures says about the model."""
         return self.sessions[0].map.facts if self.sessions else DEFAULT
 
-    def call(self, mask: MaskFacts, **tensors: Tensor) -> Call:
-        """The call with everything that is known about it; ``tensors`` as in :func:`make_call`."""
+    def call(self, mask: MaskFacts, **seen: Any) -> Call:
+        """The call with everything that is known about it; ``seen`` as in :func:`make_call`."""
         assert self.site is not None
-        return make_call(self.site, mask, self.sessions[0].streams, **tensors)
+        return make_call(self.site, mask, self.sessions[0].streams, **seen)

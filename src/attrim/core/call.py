@@ -32,6 +32,8 @@ class Call:
     slots : int64 ``[B|1, L]``, the position of every token of self-attention where they do not follow one another, as
         when the empty slots inside of a text are left out.
     query, key, value : the projected tensors ``[B, H, Q|K, D]`` where the route can see them.
+    scaling : what products of queries and keys are multiplied by, where the weights are the softmax of these products
+        and the mask and of nothing else; None where they are not, or where the route cannot see it.
     """
 
     site: Site
@@ -47,6 +49,7 @@ class Call:
     query: Tensor | None = None
     key: Tensor | None = None
     value: Tensor | None = None
+    scaling: float | None = None
 
     @property
     def valid(self) -> Tensor:

@@ -456,6 +456,86 @@ class ImageRegions(Chart):
         self.require(len(self.labels) in (0, len(self.values)), f"there must be {len(self.values)} labels, or none")
 
 
+@dataclass(frozen=True, eq=False)
+class Words(Part):
+    """The tokens of a text, and what the text is (``question``)."""
+
+    tokens: Sequence[str]
+    label: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class MapLevel(Part):
+    """Relevance with some heads left out.
+
+    Attributes
+    ----------
+    label : which heads are.
+    answer : what the model answers without them.
+    texts : the relevance of the tokens of each text.
+    regions : the relevance of the regions or patches ``[R]``; none where there is no image.
+    """
+
+    label: str
+    answer: str
+    texts: Sequence[Numbers] = ()
+    regions: Numbers | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RelevanceStrip(Chart):
+    """Which tokens of a text and regions of an image an answer comes from, with more and more heads left out.
+
+    Attributes
+    ----------
+    explained : the answer that is explained.
+    texts : what the model read.
+    image : path of the image; empty without one.
+    width, height : of the image, in the unit of the boxes.
+    boxes : ``[R, 4]``, left, top, right and bottom of the regions, from the upper left corner.
+    grid : rows and columns of the patches that take the place of regions.
+    relevant : numbers of the regions that are known to be relevant.
+    facts : lines to show beside it, such as the answers of people.
+    shared : one colour scale for all levels, so that less relevance looks less; otherwise each has its own.
+    normalise : whether the relevance of regions is brought to 0 and 1 before it is painted, or the painted image is.
+    """
+
+    levels: Sequence[MapLevel]
+    explained: str = ""
+    texts: Sequence[Words] = ()
+    image: str = ""
+    width: float = 0.0
+    height: float = 0.0
+    boxes: Grid | None = None
+    grid: Sequence[int] = ()
+    relevant: Sequence[int] = ()
+    facts: Sequence[str] = ()
+    shared: bool = True
+    normalise: Literal["scores", "mask"] = "mask"
+
+    def check(self) -> None:
+        """A number for each token and region at every level."""
+        super().check()
+        self.require(bool(self.levels), "there is no level")
+        lengths = [len(words.tokens) for words in self.texts]
+        regions = len(self.boxes) if self.boxes is not None else int(np.prod(self.grid)) if self.grid else 0
+        self.require(bool(lengths or regions), "there is neither a text nor an image")
+        self.require(self.boxes is None or self.boxes.shape[1] == 4, "boxes must be rows of 4 numbers")
+        self.require(len(self.grid) in (0, 2) and not (self.grid and self.boxes is not None), "give boxes or a grid")
+        self.require(not regions or (self.width > 0 and self.height > 0), "the image has no area")
+        for level in self.levels:
+            given = [len(numbers) for numbers in level.texts]
+            self.require(given == lengths, f"there must be {lengths} numbers of tokens, not {given}")
+            found = 0 if level.regions is None else len(level.regions)
+            self.require(found == regions, f"there must be {regions} numbers of regions, not {found}")
+        self.require(all(0 <= number < regions for number in self.relevant), "a relevant region is not there")
+
+    @property
+    def changed(self) -> bool:
+        """Whether a level has another answer than the first."""
+        return any(level.answer != self.levels[0].answer for level in self.levels)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Panels(Chart):
     """Charts beside each other.

@@ -19,11 +19,13 @@ from ..core.charts import (
     ImageRegions,
     Panels,
     Pattern,
+    RelevanceStrip,
     Series,
     Table,
     TokenStrip,
     TrainingSteps,
 )
+from .painted import glued, token_shares
 
 LINES = 12  # points of a series, bars or regions that are shown
 PANELS = 6  # panels and matrices that are shown
@@ -190,6 +192,32 @@ def _regions(chart: ImageRegions) -> Rows:
     return rows
 
 
+def _relevance(chart: RelevanceStrip) -> RenderableType:
+    """The answer and the coloured text of each level, then the regions with the most relevance."""
+    head = [f"explained answer: {chart.explained}"] if chart.explained else []
+    shown: list[RenderableType] = [Text(_title(chart), style="italic"), *map(Text, [*head, *chart.facts])]
+    for level, shares in zip(chart.levels, token_shares(chart), strict=True):
+        changed = level.answer != chart.levels[0].answer
+        line = Text(f"{level.label}: ").append(level.answer, style="bold red" if changed else "bold")
+        shown.append(line)
+        for words, numbers, own in zip(chart.texts, level.texts, shares, strict=True):
+            text = Text("  ")
+            for (token, continues), number, share in zip(glued(tuple(words.tokens)), numbers, own, strict=True):
+                cooler = int(255 - 200 * share)
+                ground = f"rgb(255,{max(cooler, 90)},{cooler})"
+                text.append("" if continues else " ").append(token, style=f"black on {ground}")
+                text.append(f" {number:.2g}", style="dim")
+            shown.append(text)
+        if level.regions is not None:
+            order = np.argsort(-np.nan_to_num(level.regions), kind="stable")[:5]
+            kind = "patches" if chart.grid else "regions"
+            most = ", ".join(f"{place}: {level.regions[place]:.3g}" for place in order)
+            shown.append(Text(f"   {kind} with the most relevance: {most}"))
+    if chart.relevant:
+        shown.append(Text(f"relevant regions: {', '.join(map(str, chart.relevant))}"))
+    return Group(*shown)
+
+
 def _panels(chart: Panels) -> RenderableType:
     title = _title(chart, ", ".join(label for label in (chart.y_label, chart.x_label) if label))
     shown = [show(one) for one in chart.charts[:PANELS]]
@@ -223,5 +251,6 @@ _RENDERERS: dict[type[Chart], Callable[[Any], RenderableType]] = {
     Pattern: _pattern,
     TokenStrip: _strip,
     ImageRegions: _regions,
+    RelevanceStrip: _relevance,
     Panels: _panels,
 }

@@ -70,7 +70,7 @@ def places_of(model: nn.Module, output: Any, batch: Mapping[str, Tensor]) -> Pla
             known = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
         counted = torch.ones(len(logits), 1, dtype=torch.bool, device=logits.device)
         return Places(logits[:, None], None if known is None else known.long()[:, None], counted)
-    return _tokens(logits, labels, batch, next_token=_is_causal(model))
+    return _tokens(logits, labels, batch, next_token=is_causal(model))
 
 
 def explained(places: Places, target: Target | None) -> Tensor:
@@ -92,9 +92,14 @@ def answers_of(places: Places, target: Target | None) -> Tensor:
     return torch.full(logits.shape[:2], int(target), device=logits.device)
 
 
+def logits_at(places: Places, answers: Tensor) -> Tensor:
+    """The logits ``[B, P]`` of answers ``[B, P]``."""
+    return places.logits.gather(-1, answers[..., None])[..., 0]
+
+
 def logits_of(places: Places, answers: Tensor) -> Tensor:
     """The mean logit ``[B]`` of the answers ``[B, P]`` over the places that count."""
-    return places.mean(places.logits.gather(-1, answers[..., None])[..., 0])
+    return places.mean(logits_at(places, answers))
 
 
 def example_losses(
@@ -137,7 +142,7 @@ def losses(model: nn.Module, output: Any, batch: Mapping[str, Tensor], score: st
     return loss * examples, torch.ones(examples, dtype=torch.long, device=loss.device)
 
 
-def _is_causal(model: nn.Module) -> bool:
+def is_causal(model: nn.Module) -> bool:
     """Whether a model answers with the next token."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -98,6 +98,10 @@ class Task:
         otherwise.
         """
         return head_loss(model, inputs)
+
+    def answer_names(self, model: nn.Module) -> Sequence[str] | None:
+        """What the model's answers are called, in the order of its outputs; None when the task does not say."""
+        return None
 
     @property
     def num_labels(self) -> int | None:

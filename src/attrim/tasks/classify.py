@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,6 +68,13 @@ class Classify(Task):
     def check(self, model: nn.Module) -> None:
         """Compare the model's labels with the task's."""
         self._order(model)
+
+    def answer_names(self, model: nn.Module) -> Sequence[str] | None:
+        """The labels in the order of the model's outputs; none for a regression."""
+        if not self.labels:
+            return None
+        order = self._order(model)
+        return [self.labels[order.index(number)] for number in range(len(order))]
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """Logits ``[B, labels]`` in the task's order of labels."""

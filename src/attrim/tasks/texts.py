@@ -88,11 +88,21 @@ def _ending(path: Path) -> str:
 
 @dataclass(kw_only=True)
 class Given(Task):
-    """The given texts, with nothing to score."""
+    """The given texts, with nothing to score.
+
+    Parameters
+    ----------
+    pairs : the second text of each, such as the paragraph of a question; none, or as many.
+    """
 
     registered_name: ClassVar[str] = "given texts"
     texts: tuple[str, ...]
+    pairs: tuple[str, ...] = ()
 
     def read(self) -> Iterator[Example]:
-        """Yield every text."""
-        yield from (Example((text,)) for text in self.texts)
+        """Yield every text, or pair of texts."""
+        if self.pairs and len(self.pairs) != len(self.texts):
+            raise DataError(
+                f"There are {len(self.texts)} texts and {len(self.pairs)} second texts; give one for each, or none."
+            )
+        yield from map(Example, zip(self.texts, *filter(None, [self.pairs]), strict=True))

@@ -108,6 +108,10 @@ class VisualQuestions(Task):
         """One output an answer."""
         return len(self.answer_list)
 
+    def answer_names(self, model: nn.Module) -> Sequence[str]:
+        """The texts of the answers."""
+        return self.answer_list
+
     def picture(self, index: int) -> Picture:
         """What there is to see of the example with this number (``Batch.index``)."""
         raise NotImplementedError

@@ -19,6 +19,7 @@ from ...core.charts import (
     ImageRegions,
     Panels,
     Pattern,
+    RelevanceStrip,
     TokenStrip,
     TrainingSteps,
 )
@@ -26,6 +27,7 @@ from ...errors import ParameterError
 from .bars import draw_bars
 from .curves import draw_curve, draw_steps
 from .distributions import draw_distribution
+from .explained import draw_relevance
 from .matrices import draw_heads, draw_matrix, draw_pattern
 from .strips import draw_regions, draw_tokens
 from .style import COLUMN, PAGE, Place, grid, hold_labels, legend, paper, parts_of, write
@@ -35,6 +37,7 @@ FIGURES: dict[type[Chart], Callable[[Any], Figure]] = {
     Pattern: draw_pattern,
     TokenStrip: draw_tokens,
     ImageRegions: draw_regions,
+    RelevanceStrip: draw_relevance,
 }
 PANELS: dict[type[Chart], Callable[[Axes, Any, Place], None]] = {
     Curve: draw_curve,
