@@ -83,9 +83,7 @@ def attach(
     -------
     a context manager that gives the sites that are edited or watched.
     """
-    return Context(
-        functools.partial(_attached, model, list(edits), list(stats), select, example, strict, fast)
-    )
+    return Context(functools.partial(_attached, model, list(edits), list(stats), select, example, strict, fast))
 
 
 @contextlib.contextmanager
