@@ -63,7 +63,8 @@ def measure(
     >>> stats["Histogram"].sparsity(1e-3)       # [sites, heads]
     """
     require_model(model)
-    stats = list(stats) if _gives_items(stats) else [stats]
+    given: Any = stats
+    stats = list(given) if _gives_items(given) else [given]
     require_all(stats, Stat, "a stat")
     if not stats:
         raise DataError("There is nothing to measure: give at least one stat, for example attrim.Histogram().")
