@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 import torch
@@ -15,10 +16,25 @@ from attrim.core.site import Select
 from attrim.edits.quantize import Quantize
 from attrim.edits.threshold import Threshold
 from attrim.errors import DataError, ParameterError, SelectionError
-from attrim.export import PIPELINE, Format, export_head, export_tensor, from_lines, to_lines
+from attrim.export import PIPELINE, Format, export_head, export_tensor, to_lines
 from zoo import ZOO, batch
 
 BY_NAME = {animal.name: animal for animal in ZOO}
+
+
+def to_numbers(form: Format, words: list[str]) -> torch.Tensor:
+    """The numbers of words, as a test bench reads them; float64."""
+    if form.integer is None:
+        return torch.tensor([struct.unpack(">f", bytes.fromhex(word))[0] for word in words], dtype=torch.float64)
+    bits = form.integer + form.fraction
+    signed = [int(word, 16) - ((int(word, 16) >> (bits - 1)) << bits) for word in words]
+    return torch.tensor(signed, dtype=torch.float64) / 2.0**form.fraction
+
+
+def from_lines(text: str, form: Format) -> torch.Tensor:
+    """The matrix of a file of words."""
+    rows = [to_numbers(form, line.split(",")) for line in text.splitlines()]
+    return torch.stack(rows)
 
 
 def test_known_words() -> None:
@@ -30,17 +46,17 @@ def test_known_words() -> None:
 @given(st.lists(st.floats(-1024, 1024, width=32), min_size=1, max_size=9))
 def test_float_words_come_back_exactly(numbers: list[float]) -> None:
     tensor = torch.tensor(numbers)
-    assert torch.equal(Format().numbers(Format().words(tensor)).float(), tensor)
+    assert torch.equal(to_numbers(Format(), Format().words(tensor)).float(), tensor)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=9), st.integers(0, 16))
 def test_fixed_point_words_come_back_within_a_step(numbers: list[float], fraction: int) -> None:
     form = Format(8, fraction)
     tensor = torch.tensor(numbers, dtype=torch.float64)
-    again = form.numbers(form.words(tensor))
+    again = to_numbers(form, form.words(tensor))
     assert (again.abs() <= tensor.abs()).all()
     assert ((tensor - again).abs() < 2.0**-fraction).all()
-    assert torch.equal(form.numbers(form.words(again)), again)
+    assert torch.equal(to_numbers(form, form.words(again)), again)
 
 
 @pytest.mark.parametrize("text", ["float64", "q8", "q0.8", "q20.20", "8.8"])
@@ -56,8 +72,6 @@ def test_what_is_no_number_or_no_matrix() -> None:
         Format().words(torch.tensor([1e300], dtype=torch.float64))  # infinity in float32
     with pytest.raises(DataError, match="no numbers to write"):
         to_lines(torch.zeros(3, 0), Format())
-    with pytest.raises(DataError, match="not a matrix"):
-        from_lines("00000000,00000000\n00000000\n", Format())
 
 
 def test_one_head_of_a_real_computation(tmp_path) -> None:

@@ -110,10 +110,9 @@ def ended(process: int, seconds: float) -> int | None:
 def kept(path: Path, folder: Path) -> bool:
     """Whether a file is part of the result, not of the way to it.
 
-    SIGKILL leaves parts of files, which have hidden names, and may leave the last checkpoint of a training that ended.
+    SIGKILL leaves parts of files, which have hidden names.
     """
-    parts = path.relative_to(folder).parts
-    return path.is_file() and "checkpoints" not in parts and not any(part.startswith(".") for part in parts)
+    return path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def tensors(folder: Path) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def check_stats(texts: Iterable[str], model: nn.Module, tokenizer: Any = None) -
 
 
 def check_evaluable(task: Task) -> None:
-    """Refuse a task that has nothing to score, and what is no task."""
+    """Refuse a task that has nothing to score, and what is not a task."""
     if not isinstance(task, Task):
         raise ParameterError(f"A task was expected, not {shorten(task)}; make one with attrim.tasks.base.load_task.")
     if not task.metrics:

@@ -72,15 +72,6 @@ class Format:
             codes = whole.to(torch.int64).numpy() & ((1 << bits) - 1)
         return [f"{int(code):0{self.digits}x}" for code in codes]
 
-    def numbers(self, words: list[str]) -> Tensor:
-        """The inverse of :meth:`words`, float64."""
-        codes = numpy.array([int(word, 16) for word in words], dtype=numpy.int64)
-        if self.integer is None:
-            return torch.from_numpy(codes.astype(numpy.uint32).view(numpy.float32).astype(numpy.float64))
-        bits = self.integer + self.fraction
-        signed = codes - ((codes >> (bits - 1)) << bits)
-        return torch.from_numpy(signed / 2.0**self.fraction)
-
 
 def to_lines(tensor: Tensor, form: Format) -> str:
     """A matrix (or anything with a last axis) as comma-separated words, a line for each row."""
@@ -89,14 +80,6 @@ def to_lines(tensor: Tensor, form: Format) -> str:
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim else tensor.reshape(1, 1)
     words, width = form.words(rows), rows.shape[1]
     return "".join(",".join(words[start : start + width]) + "\n" for start in range(0, len(words), width))
-
-
-def from_lines(text: str, form: Format) -> Tensor:
-    """The inverse of :func:`to_lines`: a float64 matrix."""
-    rows = [line.split(",") for line in text.splitlines() if line]
-    if not rows or len({len(row) for row in rows}) != 1:
-        raise DataError("The text is not a matrix of words: its lines differ in length, or there are none.")
-    return form.numbers([word for row in rows for word in row]).reshape(len(rows), -1)
 
 
 PIPELINE = ("query", "key", "value", "scores", "weights", "output")

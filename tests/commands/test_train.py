@@ -96,6 +96,14 @@ def test_a_finished_run_is_not_repeated(glue: Path, monkeypatch: pytest.MonkeyPa
     assert len(folders(glue)) == 1
 
 
+def test_checkpoints_that_a_kill_left_in_a_finished_run_are_removed(glue: Path) -> None:
+    command(glue).run()
+    stale = folders(glue)[0] / "checkpoints" / "step-000006"
+    stale.mkdir(parents=True)
+    command(glue).run()
+    assert not stale.parent.exists()
+
+
 @pytest.mark.parametrize("change", [{"seed": 5}, {"learning_rate": 1e-3}, {"limit": 20}, {"edit": ("uniform",)}])
 def test_another_configuration_is_another_run(glue: Path, change: dict) -> None:
     one = command(glue, steps=2).run().data

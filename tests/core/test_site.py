@@ -73,7 +73,9 @@ def test_an_entry_that_matches_nothing_is_named_even_among_others(fields: dict[s
 
 
 def test_the_nearest_role_is_named() -> None:
-    with pytest.raises(SelectionError, match=r"^roles='decodr' matches no head \(did you mean 'decoder'\?\): the model"):
+    with pytest.raises(
+        SelectionError, match=r"^roles='decodr' matches no head \(did you mean 'decoder'\?\): the model"
+    ):
         chosen(roles=["encoder", "decodr"])
 
 

@@ -82,6 +82,17 @@ def test_random_constants_belong_to_their_seed(glue: Path, monkeypatch) -> None:
     assert trained == [0, 1, 0, 1, 1, 0]  # the baseline once, all heads for both
 
 
+def test_what_a_kill_left_after_a_result_is_removed(glue: Path) -> None:
+    """Killed when the result was stored and the checkpoints of its training were not removed yet."""
+    outcome = run(glue)
+    names = [path.name for path in (outcome.folder / "probes").iterdir()]
+    stale = [outcome.folder / "checkpoints" / name for name in names] + [outcome.folder / "features" / "training"]
+    for folder in stale:
+        folder.mkdir(parents=True)
+    assert rows(run(glue)) == rows(outcome)
+    assert not [folder for folder in stale if folder.exists()]
+
+
 def test_averages_whose_saving_was_stopped_are_measured_again(glue: Path) -> None:
     """Killed before the index, which is written last; what is damaged is no finding, and is measured again."""
     outcome = run(glue, until="average")

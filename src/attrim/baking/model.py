@@ -18,7 +18,10 @@ from .planning import Layer
 from .surgery import find, operate, switch
 
 STORE = Artefact(
-    "baked", source="the folder that a baked model's save_pretrained wrote", remedy="bake and save it again"
+    "baked",
+    called="baked layers",
+    source="the folder that a baked model's save_pretrained wrote",
+    remedy="bake and save it again",
 )
 
 SIDECAR = STORE.index

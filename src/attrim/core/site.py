@@ -197,8 +197,9 @@ def _nothing(what: str, sites: list[Site], role: str = "") -> SelectionError:
     near = nearest(role, roles)
     hint = f" ({near})" if near else ""
     return SelectionError(
-        f"{what} matches no head{hint}: the model has {len(sites)} sites with roles {', '.join(roles)}, at most {layers} "
-        f"layers in a role and {heads} heads at a site; list them with 'attrim sites MODEL' or attrim.sites(model)."
+        f"{what} matches no head{hint}: the model has {len(sites)} sites with roles {', '.join(roles)}, at most "
+        f"{layers} layers in a role and {heads} heads at a site; list them with 'attrim sites MODEL' or "
+        "attrim.sites(model)."
     )
 
 

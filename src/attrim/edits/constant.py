@@ -66,7 +66,9 @@ class Constant(Edit):
         if self.outside not in get_args(Outside):
             raise ParameterError(f"outside must be 'error' or 'zero', not {self.outside!r}.")
         given = self.matrix
-        if isinstance(given, Averages) and not isinstance(given, type):
+        if isinstance(given, type):
+            raise ParameterError(f"{given.__name__} is a class; give a stat that was measured, or tensors.")
+        if isinstance(given, Averages):
             if self.train_constants:
                 raise ParameterError(
                     "A stat has no tensors to train; give a dict of tensors with train_constants=True."

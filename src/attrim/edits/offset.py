@@ -60,7 +60,9 @@ class Offset(Edit):
         if self.tail < 1:
             raise ParameterError(f"tail must be at least 1, not {self.tail}.")
         given = self.curve
-        if isinstance(given, RelativeAverages) and not isinstance(given, type):
+        if isinstance(given, type):
+            raise ParameterError(f"{given.__name__} is a class; give a stat that was measured, or tensors.")
+        if isinstance(given, RelativeAverages):
             names = [getattr(site, "name", site) for site in given.sites]
             given = {name: offset_curve(given, name, self.tail) for name in names}
             object.__setattr__(self, "curve", given)

@@ -35,11 +35,18 @@ class Artefact:
     noun : what it is, in the plural; the files are named after it.
     source : what a folder that holds one is, for the sentence that says it does not.
     remedy : what to do about a damaged one.
+    called : what errors call it, in the plural, where that is not the noun.
     """
 
     noun: str
     source: str
     remedy: str
+    called: str = ""
+
+    @property
+    def said(self) -> str:
+        """What errors call it."""
+        return self.called or self.noun
 
     @property
     def index(self) -> str:
@@ -69,7 +76,7 @@ class Artefact:
         except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
             cause = getattr(error, "strerror", None) or str(error)
             raise ArtefactError(
-                f"The {self.noun} cannot be written to {str(folder)!r}: {cause}; choose another folder."
+                f"The {self.said} cannot be written to {str(folder)!r}: {cause}; choose another folder."
             ) from error
         return folder
 
@@ -85,16 +92,16 @@ class Artefact:
             index = parse_json(read_bytes(path))
         except FileNotFoundError:
             raise MissingFile(
-                f"There are no saved {self.noun} in {str(folder)!r}: {self.index} is missing; give {self.source}."
+                f"There are no saved {self.said} in {str(folder)!r}: {self.index} is missing; give {self.source}."
             ) from None
         except (OSError, Unreadable) as error:
             raise self.damaged(folder, str(error)) from error
         if not isinstance(index, dict):
-            raise self.damaged(folder, f"{self.index} holds no {self.noun}")
+            raise self.damaged(folder, f"{self.index} holds no {self.said}")
         if index.get("format") != FORMAT:
             found = shorten(index.get("format"))
             raise ArtefactError(
-                f"The {self.noun} in {str(folder)!r} have format {found}, not {FORMAT}, so another attrim wrote them; "
+                f"The {self.said} in {str(folder)!r} have format {found}, not {FORMAT}, so another attrim wrote them; "
                 f"{self.remedy}."
             )
         if not is_sealed(index):
@@ -103,7 +110,7 @@ class Artefact:
 
     def damaged(self, folder: str | Path, cause: str) -> ArtefactError:
         """The error for an artefact that cannot be read."""
-        return ArtefactError(f"The {self.noun} in {str(folder)!r} cannot be read ({cause.rstrip('.')}); {self.remedy}.")
+        return ArtefactError(f"The {self.said} in {str(folder)!r} cannot be read ({cause.rstrip('.')}); {self.remedy}.")
 
     def _read_tensors(self, folder: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
         name = index.get("tensors")

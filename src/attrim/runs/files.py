@@ -147,6 +147,8 @@ def require_fillable(folder: Path) -> None:
         place = _target(folder)
         while not place.exists():
             place = place.parent
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 

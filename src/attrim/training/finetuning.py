@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,9 @@ def finetune(
             run.finish()
             remove_folder(checkpoints)  # several times the model's size, and of no more use
         loop.wait()
+    elif checkpoints.exists():  # a kill came between the two
+        with suppress(FileNotFoundError):  # another process removes them, too
+            remove_folder(checkpoints)
     step = run.metrics().get("model", {}).get("step")
     if step is None:
         raise ArtefactError(f"The run in {run.folder} is finished but lacks its model; move the folder away.")

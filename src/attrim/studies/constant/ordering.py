@@ -113,11 +113,11 @@ def _stored(
     # With all that it was worked out with: another family, seed or number of batches gives another order.
     parts = [order, study.constants_name(study.families[0]), f"seed-{seed}"]
     name = "_".join(parts if probe is None else [*parts, f"batches-{study.score_batches}"])
+    scratch = run.folder / "checkpoints" / f"order_{name}"
     if not (run.folder / ORDERS / f"{name}.json").exists():
-        scratch = run.folder / "checkpoints" / f"order_{name}"
         scores = score_heads(bench, study, order, seed, constants, None if probe is None else probe(), scratch)
         run.write(f"{ORDERS}/{name}.json", scores.to_json())
-        remove_features(scratch)
+    remove_features(scratch)  # also where a kill came between the order and this
     return Scores.from_json(run.read_json(f"{ORDERS}/{name}.json"))
 
 

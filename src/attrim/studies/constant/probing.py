@@ -151,15 +151,14 @@ def probe(
             known = {**about, "seed": trained.seed, "epochs": list(trained.epochs)}
             save_probe(trained.probe, _folder(run.folder, names[trained.seed]), known)
             trained.result.store(run, names[trained.seed])  # last: a seed that the run knows is complete
-            finished = checkpoints(run.folder, replaced.name, trained.seed)
-            assert finished is not None
-            remove_features(finished)
     results: list[Result] = []
     epochs: dict[str, Epochs] = {}
-    for name in names.values():
-        result = Result.load(run, name)
+    for seed, name in names.items():
+        result, finished = Result.load(run, name), checkpoints(run.folder, replaced.name, seed)
         assert result is not None
+        assert finished is not None
         results.append(result)
+        remove_features(finished)  # also where a kill came between the result and this
         kept = load_probe(_folder(run.folder, name), bench.loaded_model)[1]
         epochs[name] = tuple(kept["epochs"])
     return tuple(results), epochs

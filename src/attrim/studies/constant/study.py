@@ -157,6 +157,7 @@ class ConstantHeads(ProbeRecipe, Study):
         """Average, order and probe, as far as ``until`` says."""
         from ...core.progress import track
         from ...edits.families import make_constants
+        from ...probing.hidden_states import remove_features
         from .averages import average
         from .drops import rows_of
         from .findings import ConstantFindings
@@ -193,6 +194,7 @@ class ConstantHeads(ProbeRecipe, Study):
         for setting in track(settings, lambda setting: f"probing {setting.name}", bench.progress):
             results[setting.name], own = probe(bench, self, setting, constants.get(setting.family, {}))
             epochs |= own
+        remove_features(bench.run_folder / "features")  # what a kill left: the states of a setting that is done now
         rows = rows_of(settings, results, metric, found.smaller_is_better)
         return dataclasses.replace(found, rows=rows, results=results, epochs=epochs)
 
