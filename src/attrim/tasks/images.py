@@ -22,7 +22,7 @@ from ..core.wording import counted
 from ..errors import DataError
 from ..models.loading import load_image_processor
 from .base import Array, register
-from .batching import Batch
+from .batching import Batch, in_dtype
 from .classify import Classify
 from .encoding import Example, Row, chunks
 from .pictures import ENDINGS, read_image
@@ -159,6 +159,14 @@ class Images(Classify):
                 yield Row(place, {"pixel_values": np.asarray(values, dtype=np.float32)}, example.label)
                 place += 1
 
+    def arguments(self, inputs: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+        """The images in the number type of the model."""
+        return in_dtype(inputs, model, ["pixel_values"])
+
+    def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """Logits ``[B, labels]`` in the task's order of labels."""
+        return super().run(model, self.arguments(inputs, model))
+
     def picture(self, index: int) -> Picture:
         """The image with its class; it has no regions."""
         for place, example in enumerate(self.examples()):
@@ -207,7 +215,8 @@ class ZeroShotImages(Images):
     def arguments(self, inputs: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
         """The images, and the texts of all classes."""
         device = inputs["pixel_values"].device
-        return {**{name: tensor.to(device) for name, tensor in self._texts.items()}, **inputs}
+        texts = {name: tensor.to(device) for name, tensor in self._texts.items()}
+        return {**texts, **super().arguments(inputs, model)}
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """How well each class fits each image, ``[B, classes]``."""
