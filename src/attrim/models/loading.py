@@ -264,7 +264,7 @@ def _misfit(model: nn.Module, largest: int) -> str:
     words = getattr(model, "text_model", model)  # of a model with two towers (CLIP)
     if largest < 0 or not hasattr(words, "get_input_embeddings"):
         return ""
-    table = getattr(words.get_input_embeddings(), "weight", None)
+    table = getattr(words.get_input_embeddings(), "weight", None)  # type: ignore[operator]
     if table is None or largest < len(table):
         return ""
     return (

@@ -1,7 +1,7 @@
 """Small LXMERT and VisualBERT models for the task ``shapes``, and the tokenizer that knows its words.
 
 They are stock classes of ``transformers``. ``shapes-lxmert`` and ``shapes-visualbert`` have random weights, to be
-trained; ``shapes-lxmert-trained`` comes trained with the package.
+trained; ``shapes-lxmert-trained`` and ``shapes-visualbert-trained`` come trained with the package.
 """
 
 from __future__ import annotations

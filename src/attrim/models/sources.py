@@ -24,7 +24,7 @@ from .weights import fetch
 log = logging.getLogger(__name__)
 WAIT = 10.0
 
-SHIPPED = {"shapes-lxmert-trained": Path(__file__).parent.parent / "data" / "shapes-lxmert"}
+SHIPPED = {f"{name}-trained": Path(__file__).parent.parent / "data" / name for name in SHAPE_MODELS}
 """Trained models that come with the package."""
 BUILT_IN = ("minilm", "smollm2", *SHIPPED, *SHAPE_MODELS, *TINY)
 """Names that need no network: a sentence encoder and a language model from PyPI, models for the task shapes, and tiny
