@@ -26,16 +26,19 @@ from attrim.core.charts import (
     Group,
     HeadMatrix,
     ImageRegions,
+    MapLevel,
     Matrix,
     Panels,
     Pattern,
     Point,
     Reference,
+    RelevanceStrip,
     Section,
     Series,
     Table,
     TokenStrip,
     TrainingSteps,
+    Words,
     dump,
     file_name,
     load,
@@ -155,6 +158,25 @@ def regions(draw: st.DrawFn) -> ImageRegions:
     )
 
 
+@st.composite
+def relevance_strips(draw: st.DrawFn) -> RelevanceStrip:
+    words, size = draw(st.lists(st.integers(0, 3), min_size=1, max_size=2)), draw(st.integers(1, 3))
+    boxes = draw(st.none() | grids(size, 4))
+    levels = [
+        MapLevel(
+            draw(TEXT),
+            draw(TEXT),
+            [draw(numbers(count)) for count in words],
+            None if boxes is None else draw(numbers(size)),
+        )
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return RelevanceStrip(
+        draw(NAMES), levels=levels, texts=[Words(draw(texts(count)), draw(TEXT)) for count in words], boxes=boxes,
+        width=640, height=480, shared=draw(BOOLS), facts=draw(texts(1)), explained=draw(TEXT),
+    )  # fmt: skip
+
+
 STEPS = st.builds(TrainingSteps, NAMES, TEXT, series=st.lists(some_series(right=False), max_size=2), events=REFERENCES)
 
 
@@ -172,7 +194,17 @@ PANELS = st.builds(
     across=st.none() | st.integers(1, 3), compact=BOOLS,
 )  # fmt: skip
 EVERY = st.one_of(
-    curves(), bars(), distributions(), head_matrices(), patterns(), strips(), regions(), STEPS, tables(), PANELS
+    curves(),
+    bars(),
+    distributions(),
+    head_matrices(),
+    patterns(),
+    strips(),
+    regions(),
+    relevance_strips(),
+    STEPS,
+    tables(),
+    PANELS,
 )
 
 
@@ -228,6 +260,10 @@ def test_names_of_files() -> None:
             Curve(name, series=[])
 
 
+def strip(**fields: Any) -> RelevanceStrip:
+    return RelevanceStrip("r", **{"levels": [MapLevel("all", "yes", [[0.5]])], "texts": [Words(["a"])], **fields})
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "numbers": (lambda: Series("a", [1, 2], [1]), "'a': y must have 2 numbers"),
     "one end": (lambda: Series("a", [1], [1], low=[0]), "two ends"),
@@ -246,6 +282,13 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "grid": (lambda: Pattern("p", matrices=[Matrix([[1.0]])], rows=["a"], columns=["a", "b"]), "label all 1"),
     "strip": (lambda: TokenStrip("t", tokens=["a"], values=[]), "1 numbers"),
     "boxes": (lambda: ImageRegions("i", width=1, height=1, boxes=[[1, 2]], values=[1]), "1 rows of 4"),
+    "levels": (lambda: RelevanceStrip("r", levels=[], texts=[Words(["a"])]), "there is no level"),
+    "nothing": (lambda: RelevanceStrip("r", levels=[MapLevel("all", "yes")]), "neither a text nor an image"),
+    "words": (lambda: strip(texts=[Words(["a", "b"])]), r"\[2\] numbers of tokens, not \[1\]"),
+    "regions": (lambda: strip(boxes=[[0, 0, 1, 1]], width=2, height=2), "1 numbers of regions, not 0"),
+    "area": (lambda: strip(boxes=[[0, 0, 1, 1]]), "no area"),
+    "both": (lambda: strip(boxes=[[0, 0, 1, 1]], grid=[1, 1], width=1, height=1), "give boxes or a grid"),
+    "relevant": (lambda: strip(relevant=[0]), "not there"),
     "panels": (lambda: Panels("p", charts=[Table("t", columns=[Column("a")], rows=[])]), "a Table cannot be drawn"),
     "row": (lambda: Table("t", columns=[Column("a")], rows=[["a", "b"]]), "row 0 has 2 cells for 1 columns"),
     "cell": (lambda: Table("t", columns=[Column("a")], rows=[[object()]]), "a text or a number"),

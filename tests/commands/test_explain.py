@@ -1,0 +1,108 @@
+"""``attrim explain``: pictures, numbers and the quality of maps from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attrim.cli import main
+from attrim.maps.quality import Examiner
+from one_letter import write_sst2
+
+SHAPES = ["explain", "shapes-lxmert-trained", "--task", "shapes"]
+
+
+def test_examples_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    assert main([*SHAPES, "--examples", "3", "0", "--levels", "0", "0.9", "--output", str(output)]) == 0
+    text = capsys.readouterr().out
+    assert "can you see a green triangle ?" in text
+    assert "90 % of heads out:" in text
+    assert "relevant regions: 4" in text
+    names = {path.name for path in output.iterdir()}
+    assert {"example-0.png", "example-0.svg", "example-3.png", "explained.html", "explained.json"} <= names
+    found = json.loads((output / "explained.json").read_text())
+    assert [example["name"] for example in found["examples"]] == ["example-3", "example-0"]
+    assert found["examples"][0]["explained"] == "yes"
+    assert found["maps"]["mask_in"] == "aggregation"
+    assert [level["label"] for level in found["examples"][0]["levels"]] == ["all heads", "90 % of heads out"]
+
+
+def test_quality_is_measured_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    words = [*SHAPES, "--quality", "--limit", "6", "--batch-size", "3", "--levels", "0", "0.9", "--json"]
+    words += ["--output", str(tmp_path / "out"), "--formats", "png"]
+    measured: list[int] = []
+    whole = Examiner.__call__
+
+    def stopping(self, batch, index, relevant=None):
+        if len(measured) == 1:
+            measured.append(0)
+            raise KeyboardInterrupt
+        measured.append(len(index))
+        return whole(self, batch, index, relevant)
+
+    monkeypatch.setattr(Examiner, "__call__", stopping)
+    assert main(words) == 130
+    assert main(words) == 0
+    assert measured == [3, 0, 3]  # the first batch is not measured again
+    found = json.loads(capsys.readouterr().out)["quality"]
+    assert found["examples"] == 6
+    assert found["part"] == "regions"
+    assert 0 <= found["levels"][0]["pointing"]["value"] <= 1
+    assert (tmp_path / "out" / "quality.csv").read_text().startswith("heads left out,")
+    assert (tmp_path / "out" / "deletion.png").is_file()
+    assert json.loads((tmp_path / "out" / "quality.json").read_text())["levels"] == found["levels"]
+
+
+def test_texts_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "tiny-bert", "--kind", "question-answering", "--text", "who", "--pair", "anna", "--json"]
+    assert main([*words, "--levels", "0"]) == 0
+    (example,) = json.loads(capsys.readouterr().out)["examples"]
+    assert example["texts"][0]["tokens"] == [*"who", *"anna"]
+    assert len(example["levels"][0]["texts"][0]) == 7
+
+
+def test_the_next_word_of_a_causal_model(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "tiny-gpt2", "--kind", "causal-lm", "--text", "ab", "abc", "--levels", "0", "--json"]
+    assert main(words) == 0
+    first, second = json.loads(capsys.readouterr().out)["examples"]
+    assert first["texts"][0]["tokens"] == ["a", "b"]
+    assert len(second["levels"][0]["texts"][0]) == 3
+    assert first["levels"][0]["answer"] == first["explained"] != ""
+
+
+def test_labels_of_a_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    glue = write_sst2(tmp_path / "glue", train=8, dev=8)
+    words = ["explain", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--target", "label", "--examples", "1"]
+    assert main([*words, "--json", "--mask-in", "model", "--start-layer", "1"]) == 0
+    (example,) = json.loads(capsys.readouterr().out)["examples"]
+    assert example["facts"] == [f"label: {example['explained']}"]
+    assert {level["answer"] for level in example["levels"]} <= {"negative", "positive"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("explain tiny-bert", "either --task, or --text"),
+        ("explain tiny-bert --text a --task shapes", "either --task, or --text"),
+        ("explain tiny-bert --task shapes --pair a", "--pair gives second texts"),
+        ("explain tiny-bert --text a --quality", "are about a --task"),
+        ("explain tiny-bert --text a --part tokens", "are about --quality"),
+        ("explain tiny-bert --text a --select-layers 0", "--select-..."),
+        ("explain tiny-bert --text a", "gives no logits"),
+        ("explain tiny-bert --text a --kind sequence-classification --target best", "not a whole number"),
+        ("explain tiny-bert --text a --kind sequence-classification --target 7", "is not an answer"),
+        ("explain tiny-bert --text a --kind sequence-classification --levels 40", "from 0 to 1"),
+        ("explain tiny-bert --text a --kind sequence-classification --as-coded", "attend to each other"),
+        ("explain tiny-bert --text a b --pair c --kind sequence-classification", "2 texts and 1 second texts"),
+        ("explain shapes-lxmert-trained --task shapes --limit 4 --examples 4", "no example 4"),
+        ("explain shapes-lxmert-trained --task shapes --start-layer 9", "is not a layer"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_sentence(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
