@@ -79,7 +79,9 @@ SCORES = [
         attrim.GradientAttention(cells="mean", scope="example", target="label", unit="block"),
         id="gradient-attention-examples",
     ),
+    pytest.param(attrim.GradientAttention(absolute=True, scope="example"), id="gradient-attention-absolute"),
     pytest.param(attrim.LayerRelevance(), id="lrp"),
+    pytest.param(attrim.LayerRelevance(absolute=True), id="lrp-absolute"),
     pytest.param(attrim.LayerRelevance(rules="safe", cells="mean", scope="example", target=1), id="lrp-examples"),
     pytest.param(attrim.GradientRelevance(), id="gradient-relevance"),
     pytest.param(attrim.Confidence(), id="confidence"),
@@ -88,5 +90,6 @@ SCORES = [
     pytest.param(attrim.Fisher(change="replaced", scope="example"), id="fisher-examples"),
     pytest.param(attrim.RandomOrder(seed=3), id="random"),
     pytest.param(attrim.RandomOrder(unit="block"), id="random-blocks"),
+    pytest.param(attrim.RandomOrder(scope="example"), id="random-examples"),
     pytest.param(attrim.Lambdas(recipe=ProbeRecipe(steps=2)), id="lambdas"),
 ]

@@ -77,19 +77,21 @@ class ScoreHeads(Command, Bench):
         """The ends of the order."""
         from ..core.charts import Column, Table
 
-        order = one.order()
         sites = {site.name: site for site in one.sites}
-        kept = len(order) <= 2 * SHOWN
-        places = range(len(order)) if kept else [*range(SHOWN), *range(len(order) - SHOWN, len(order))]
+        groups = one.units()
+        kept = len(groups) <= 2 * SHOWN
+        places = range(len(groups)) if kept else [*range(SHOWN), *range(len(groups) - SHOWN, len(groups))]
         rows = []
         for place in places:
-            name, head = order[place]
+            name, head = groups[place][0]
             value = float(one.values[name][one.scored(sites[name]).index(head)])
-            rows.append([place + 1, name, sites[name].role, sites[name].layer, head, value])
+            names = dict.fromkeys(name for name, _ in groups[place])
+            which = str(head) if len(groups[place]) == 1 else counted(len(groups[place]), "head")
+            rows.append([place + 1, "\n".join(names), sites[name].role, sites[name].layer, which, value])
         columns = [Column("place", "count"), Column("site"), Column("role"), Column("layer", "count")]
-        columns += [Column("head", "count"), Column(one.name, "general", 4)]
-        options = ", ".join(f"{key} {value}" for key, value in scores.options.items() if key not in ("seed",))
-        title = f"{self.name} on {self.task_name}: {counted(len(order), 'head')}, the least important first"
+        columns += [Column("head"), Column(one.name, "general", 4)]
+        options = ", ".join(f"{key} {str(value).lower()}" for key, value in scores.options.items())
+        title = f"{self.name} on {self.task_name}: {counted(len(groups), one.options['unit'])}, the least important first"
         caption = f"Options: {options}." if options else ""
         if scores.scope == "example":
             caption += f" Shown: the {scores.options.get('reduction', 'mean')} over {self._examples(scores)}."
