@@ -69,7 +69,9 @@ def one_by_one(model: nn.Module, batch: dict[str, Tensor]) -> list[Tensor]:
         model.set_attn_implementation("eager")
         output = model(**one, output_attentions=True)
         slopes = torch.autograd.grad(output.logits.max(), output.attentions)
-        found.append(torch.stack([(slope * maps).sum((2, 3))[0] for slope, maps in zip(slopes, output.attentions, strict=True)]))
+        found.append(
+            torch.stack([(slope * maps).sum((2, 3))[0] for slope, maps in zip(slopes, output.attentions, strict=True)])
+        )
         lrp(model, [one])
     model.set_attn_implementation("sdpa")
     return found
@@ -174,7 +176,9 @@ def main() -> None:
     if arguments.only != "visual":
         model = bert(arguments.hidden, arguments.layers)
         title = f"BERT {arguments.layers} x 12 heads, width {arguments.hidden}, {arguments.tokens} tokens a batch"
-        table = Table(title=f"{title}, {arguments.rounds} rounds, {torch.get_num_threads()} threads: CPU seconds, x (b)")
+        table = Table(
+            title=f"{title}, {arguments.rounds} rounds, {torch.get_num_threads()} threads: CPU seconds, x (b)"
+        )
         table.add_column("")
         results = {}
         for length in arguments.lengths:

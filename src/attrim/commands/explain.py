@@ -144,7 +144,7 @@ class Explain(Command, Bench):
             "quality": dataclasses.asdict(options),
         }
         with self.begin("explain", identity) as bench:
-            found = examine(examiner, self._examples, bench.require_run(), self.progress)
+            found = examine(examiner, self._examples, bench.require_run(), progress=self.progress)
             bench.require_run().finish()
             return found
 
@@ -252,13 +252,7 @@ class Explain(Command, Bench):
     def _quality_options(self) -> QualityOptions:
         from ..maps.quality import QualityOptions
 
-        tokenizer: Any = self.loaded_tokenizer
-        names = ("mask_token_id", "unk_token_id", "pad_token_id", "eos_token_id")
-        blank = next((number for name in names if (number := getattr(tokenizer, name, None)) is not None), None)
-        special = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)}
-        return QualityOptions(
-            part=self.part, measure=self.measure_of, seed=self.seed, blank=blank, special=tuple(sorted(special))
-        )
+        return QualityOptions.of(self.loaded_tokenizer, part=self.part, measure=self.measure_of, seed=self.seed)
 
 
 def _whole(text: str, name: str) -> int:

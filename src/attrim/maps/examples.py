@@ -125,19 +125,22 @@ def explain_examples(
     return charts
 
 
-def examine(examiner: Examiner, examples: Examples, run: Run | None = None, progress: bool = False) -> Quality:
+def examine(
+    examiner: Examiner, examples: Examples, run: Run | None = None, name: str = "quality", progress: bool = False
+) -> Quality:
     """The quality of the maps of all examples of a task.
 
     Parameters
     ----------
     run : keeps every batch as soon as it is done; batches that it already has are read, not repeated.
+    name : what the run keeps them under.
     """
     parts: list[Quality] = []
     with progress_bar(None, "measuring maps", progress) as bar:
         for number, batch in enumerate(
             examples.task.batches(examples.tokenizer, longest_input(examples.model, examples.tokenizer))
         ):
-            setting = f"quality-{number:05d}"
+            setting = f"{name}-{number:05d}"
             known = None if run is None else Quality.load(run, setting)
             if known is None:
                 known = examiner(examples.inputs(batch), batch.index, batch.targets.get("relevant"))

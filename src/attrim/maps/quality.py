@@ -58,6 +58,14 @@ class QualityOptions:
         if len(self.steps) < 2 or not rising or (self.steps[0], self.steps[-1]) != (0, 1):
             raise ParameterError(f"steps must rise from 0 to 1, not {', '.join(map(str, self.steps))}.")
 
+    @classmethod
+    def of(cls, tokenizer: Any, **options: Any) -> QualityOptions:
+        """Options with the tokens of a tokenizer: what stands for a removed one, and those that are never removed."""
+        names = ("mask_token_id", "unk_token_id", "pad_token_id", "eos_token_id")
+        blank = next((number for name in names if (number := getattr(tokenizer, name, None)) is not None), None)
+        special = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)}
+        return cls(blank=blank, special=tuple(sorted(special)), **options)
+
     def part_of(self, maps: Maps) -> str:
         """The part that is meant."""
         if self.part:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from .. import __version__
 from ..core import record
-from ..core.charts import Chart, Table
+from ..core.charts import Chart, Table, dump, load
 from ..core.registry import STUDIES
 from ..core.text import describe
 from ..edits.base import Edit
@@ -172,6 +172,7 @@ def _codecs(run: Run, edits: list[Edit] | None = None) -> dict[type, record.Code
         Stats: record.Codec(lambda stats: _inside(run, stats.folder), lambda name: Stats.load(_path(run, name))),
         Edit: record.Codec(dump_edit, lambda number: saved_edits()[number]),
         Scores: record.Codec(Scores.to_json, Scores.from_json),
+        Chart: record.Codec(dump, load),
         Study: record.Codec(lambda study: {"name": study.registered_name, "options": record.dump(study)}, load_study),
     }
 

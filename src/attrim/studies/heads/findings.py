@@ -31,6 +31,7 @@ from ...runs.result import Interval
 from ...scores.base import Scores
 from ..findings import Findings
 from .areas import Difference, PruningCurve
+from .explaining import ExplainedMaps
 from .prediction import Predicted
 from .pruning import Pruned
 from .scoring import Ground
@@ -52,11 +53,13 @@ class HeadsFindings(Findings):
     ground : what was scored and evaluated.
     pruned : the curves.
     predicted : how well scores predict what a change of one head does.
+    explained : how good the maps are, and some of them.
     """
 
     ground: Ground
     pruned: Pruned | None = None
     predicted: Predicted | None = None
+    explained: ExplainedMaps | None = None
 
     def tables(self) -> list[Table]:
         """Areas and curves; in files only, the first-order predictions and the scores of every head."""
@@ -68,6 +71,8 @@ class HeadsFindings(Findings):
             found.append(self._scores_table(self.pruned))
         if self.predicted is not None:
             found += [self._agreement_table(self.predicted), self._pairs_table(self.predicted)]
+        if self.explained is not None:
+            found.append(self.explained.table)
         return found
 
     @property
@@ -199,6 +204,9 @@ class HeadsFindings(Findings):
             yield from self._pruned_charts(self.pruned)
         if self.predicted is not None:
             yield _agreement_chart(self.predicted)
+        if self.explained is not None:
+            yield from self.explained.curves
+            yield from self.explained.shown(self.folder)
 
     def _pruned_charts(self, pruned: Pruned) -> Iterator[Chart]:
         for scope in dict.fromkeys(curve.scope for curve in pruned.curves):
@@ -276,6 +284,8 @@ class HeadsFindings(Findings):
             said += self._budget_sentences(self.pruned)
         if self.predicted is not None:
             said += _predicted_sentences(self.predicted)
+        if self.explained is not None:
+            said += _explained_sentences(self.explained)
         return said
 
     def _ground_sentence(self) -> str:
@@ -315,6 +325,8 @@ class HeadsFindings(Findings):
             found["pruned"] = {name: record.dump(getattr(pruned, name)) for name in names}
         if self.predicted is not None:
             found["predicted"] = record.dump(self.predicted)
+        if self.explained is not None:
+            found["maps"] = self.explained.summary
         return found
 
 
@@ -378,6 +390,30 @@ def _predicted_sentences(predicted: Predicted) -> Iterator[str]:
     for each in own:
         if each is not best and each.score in ("gradient-attention", "lrp", "random"):
             yield f"{each.score} has rank correlation {each.correlation} with the rise of the loss."
+
+
+def _explained_sentences(explained: ExplainedMaps) -> Iterator[str]:
+    """What the maps point at, and what removing it does, without pruning and at the highest level."""
+    summary = explained.summary
+    part, random = summary["part"], summary["random"]
+    for level in (summary["levels"][0], summary["levels"][-1])[: len(summary["levels"])]:
+        said = []
+        if level["pointing"] is not None:
+            said.append(
+                f"{_share(level['pointing'])} of the maps point at something relevant ({_share(random['pointing'])} by "
+                "chance)"
+            )
+        said += [f"the area of {name} is {_number(level[name])} ({_number(random[name])} in a random order)"
+                 for name in ("deletion", "insertion")]  # fmt: skip
+        yield f"Maps of {part} with {level['level']:.0%} of the heads left out: {', '.join(said)}."
+
+
+def _share(found: dict[str, float]) -> str:
+    return f"{100 * found['value']:.1f} % [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+
+
+def _number(found: dict[str, float]) -> str:
+    return f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
 def _agreement_chart(predicted: Predicted) -> Bars:

@@ -101,7 +101,7 @@ def _read(text: str, study: Heads) -> Score:
     changes: dict[str, Any] = {}
     fields = {item.name for item in dataclasses.fields(score)}
     if "target=" not in text and len(score.targets) > 1:
-        changes["target"] = int(study.target) if study.target.isdecimal() else study.target
+        changes["target"] = study.answer
     if "towards" in fields and "towards=" not in text:
         changes["towards"] = "nothing"
     if "cells" in fields and study.as_coded and "cells=" not in text:

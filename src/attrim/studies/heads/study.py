@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...tasks.base import Task
     from .findings import HeadsFindings
 
-Part = Literal["prune", "correlation"]
+Part = Literal["prune", "correlation", "explain"]
 Change = Literal["removed", "mean", "window"]
 
 
@@ -55,23 +55,29 @@ class Heads(Study):
     as_coded: bool = False
     """Count heads and average cells as the released code."""
     parts: tuple[Part, ...] = ("prune",)
-    """What to do: prune, and correlation (how well scores predict the rise of the loss by a change of one head)."""
+    """What to do: prune, correlation (how well scores predict the rise of the loss by one change), explain (maps)."""
     changes: tuple[Change, ...] = ("removed", "mean", "window")
     """For correlation, what happens to a head: removed, its output replaced by its mean, or a window of attention."""
     pairs: int = 150
     """For correlation, how many pairs of head and change are measured."""
     window: int = 2
     """For correlation, how far from its own position a token of a windowed head sees."""
+    levels: tuple[float, ...] = (0.0, 0.4, 0.6, 0.9)
+    """For explain, shares of the heads that maps leave out, the lowest gradient x attention of the example first."""
+    mask_in: Literal["aggregation", "model", "both"] = "aggregation"
+    """For explain, where heads are missing: in the average over heads, or in the model (see attrim explain)."""
+    examples: tuple[int, ...] = (0, 1, 2)
+    """For explain, numbers of the examples that are drawn; the quality is that of all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("scores", "scopes", "directions", "parts", "changes", "seeds", "steps"):
+        for name in ("scores", "scopes", "directions", "parts", "changes", "seeds", "steps", "levels"):
             given = getattr(self, name)
             if not given or len({*given}) < len(given):
                 raise ParameterError(f"--{name} needs at least one entry, each of them once, not {list(given)}.")
-        for step in self.steps:
+        for step in (*self.steps, *self.levels):
             if not (math.isfinite(step) and 0 <= step <= 1):
-                raise ParameterError(f"A step is a share of the heads from 0 to 1, not {step}.")
+                raise ParameterError(f"A step or level is a share of the heads from 0 to 1, not {step}.")
         for name, least in (("score_examples", 1), ("pairs", 3), ("window", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -85,6 +91,11 @@ class Heads(Study):
         """Where orders of the scope dataset come from; everything else has results under names of its own."""
         return {"score_examples": self.score_examples, "score_option": list(self.score_option)}
 
+    @property
+    def answer(self) -> Any:
+        """The answer that is explained: a word, or its number."""
+        return int(self.target) if self.target.isdecimal() else self.target
+
     def scoring_task(self, bench: Bench) -> Task:
         """The task with the data that orders for all examples, and predictions, come from."""
         from ...core.registry import TASKS
@@ -96,6 +107,7 @@ class Heads(Study):
 
     def work(self, bench: Bench) -> HeadsFindings:
         """Score and prune, and measure how well scores predict, as far as ``parts`` says."""
+        from .explaining import explain
         from .findings import HeadsFindings
         from .prediction import predict
         from .pruning import prune
@@ -114,6 +126,7 @@ class Heads(Study):
             ground=scoring.ground(),
             pruned=pruned,
             predicted=predicted,
+            explained=explain(bench, self) if "explain" in self.parts else None,
         )
 
     @classmethod
