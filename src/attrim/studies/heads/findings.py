@@ -278,7 +278,7 @@ class HeadsFindings(Findings):
 
     def sentences(self) -> list[str]:
         """What the numbers say, each claim with its interval."""
-        said = [self._ground_sentence()]
+        said = [self._ground_sentence()] if self.pruned is not None or self.predicted is not None else []
         if self.pruned is not None:
             said += _pruned_sentences(self.pruned)
             said += self._budget_sentences(self.pruned)
@@ -405,7 +405,7 @@ def _explained_sentences(explained: ExplainedMaps) -> Iterator[str]:
             )
         said += [f"the area of {name} is {_number(level[name])} ({_number(random[name])} in a random order)"
                  for name in ("deletion", "insertion")]  # fmt: skip
-        yield f"Maps of {part} with {level['level']:.0%} of the heads left out: {', '.join(said)}."
+        yield f"Maps of {part} with {100 * level['level']:.0f} % of the heads left out: {', '.join(said)}."
 
 
 def _share(found: dict[str, float]) -> str:
