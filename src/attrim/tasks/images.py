@@ -69,7 +69,7 @@ class _Pixels(Mapping[str, Array]):
         return 1
 
 
-class _Source(NamedTuple):
+class _ImageSet(NamedTuple):
     """Images, the number of the class of each, and what the classes are called."""
 
     pixels: list[_Pixels]
@@ -105,7 +105,7 @@ class Images(Classify):
         return {name: value for name, value in vars(self).items() if name != "source"}
 
     @cached_property
-    def source(self) -> _Source:
+    def source(self) -> _ImageSet:
         """The images of the split."""
         if self.data is None:
             raise DataError(
@@ -229,7 +229,7 @@ class ZeroShotImages(Images):
         raise DataError("The task images/zero-shot trains nothing; train a classifier with the task images.")
 
 
-def _source(path: Path, split: str) -> _Source:
+def _source(path: Path, split: str) -> _ImageSet:
     """Find out what the data is, and read what is not read image by image."""
     if path.is_file():
         return _cifar([path]) if path.suffix == ".bin" else _npz(path)
@@ -248,7 +248,7 @@ def _source(path: Path, split: str) -> _Source:
     return _folders(below)
 
 
-def _folders(path: Path) -> _Source:
+def _folders(path: Path) -> _ImageSet:
     names = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     files = [
         (file, number)
@@ -258,12 +258,12 @@ def _folders(path: Path) -> _Source:
     ]
     if not files:
         raise DataError(f"{path} has no folders with images in them; one folder for each class is needed.")
-    return _Source(
+    return _ImageSet(
         [_Pixels(partial(read_image, file)) for file, _ in files], [number for _, number in files], tuple(names)
     )
 
 
-def _cifar(paths: list[Path]) -> _Source:
+def _cifar(paths: list[Path]) -> _ImageSet:
     """CIFAR-10: a label and 3,072 pixels a record; CIFAR-100: a coarse and a fine label before them."""
     labels: list[int] = []
     pixels: list[_Pixels] = []
@@ -281,10 +281,10 @@ def _cifar(paths: list[Path]) -> _Source:
         pixels += [_Pixels(partial(np.asarray, image)) for image in images]
     names = find_file([paths[0].parent], _CIFAR_NAMES)
     known = [line for line in lines(names) if line.strip()] if names is not None else []
-    return _Source(pixels, labels, tuple(known) or _numbered(labels))
+    return _ImageSet(pixels, labels, tuple(known) or _numbered(labels))
 
 
-def _npz(path: Path) -> _Source:
+def _npz(path: Path) -> _ImageSet:
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in ("images", "labels") if name not in file]
@@ -301,7 +301,7 @@ def _npz(path: Path) -> _Source:
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise DataError(f"The labels of {path} must be {len(images)} whole numbers, one for each image.")
     numbers = [int(label) for label in labels]
-    return _Source([_Pixels(partial(np.asarray, image)) for image in images], numbers, names or _numbered(numbers))
+    return _ImageSet([_Pixels(partial(np.asarray, image)) for image in images], numbers, names or _numbered(numbers))
 
 
 def _numbered(labels: list[int]) -> tuple[str, ...]:
