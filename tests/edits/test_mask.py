@@ -57,6 +57,26 @@ def test_cells_outside_of_the_stored_size(unseen: str, expected: list[bool]) -> 
     assert (after[0, 0, 0] > 0).tolist() == expected
 
 
+def test_longer_texts_go_by_the_distance_of_query_and_key() -> None:
+    """Keys two and more before their query are mostly removed; the exception at (2, 0) does not spread."""
+    distance = torch.arange(5)[:, None] - torch.arange(5)[None, :]
+    cells = (distance >= 2)[None].clone()
+    cells[0, 2, 0] = False
+    causal = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
+    kept = Mask(cells, unseen="offset").apply(torch.zeros(1, 1, 9, 9), causal)[0, 0] > 0
+    assert kept[2].nonzero().flatten().tolist() == [0, 1, 2]
+    assert kept[4].nonzero().flatten().tolist() == [3, 4]
+    assert kept[8].nonzero().flatten().tolist() == [7, 8]
+
+
+def test_a_row_with_nothing_left_may_keep_its_strongest_cell() -> None:
+    edit = Mask(removed(0, 1, 2, 3), empty="strongest")
+    assert edit.apply(SCORES, allowed(0, 1, 3))[0, 0, 0].tolist() == [0, 1, 0, 0]
+    assert edit.apply(SCORES, allowed())[0, 0, 0].tolist() == [0, 0, 0, 0]
+    partly = Mask(removed(0, 2), empty="strongest").apply(SCORES)
+    assert torch.equal(partly, Mask(removed(0, 2)).apply(SCORES))
+
+
 def test_each_head_has_its_own_cells() -> None:
     cells = torch.stack([removed(0)[0], removed(1)[0], removed()[0]])
     after = Mask({"plain": cells}).apply(SCORES.expand(1, 3, 1, 4))
@@ -79,8 +99,14 @@ def test_what_does_not_fit_is_refused() -> None:
         Mask(torch.zeros(1, 4, 4))
     with pytest.raises(ShapeError, match=r"\[H, N, M\]"):
         Mask(torch.zeros(4, 4, dtype=torch.bool))
-    with pytest.raises(ParameterError, match="'keep' or 'prune'"):
-        Mask(removed(0), unseen="offset")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="'keep', 'prune' or 'offset'"):
+        Mask(removed(0), unseen="distance")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="'zero' or 'strongest'"):
+        Mask(removed(0), empty="uniform")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="leave them out"):
+        Mask(removed(0), distances=torch.zeros(1, 3))
+    with pytest.raises(ShapeError, match="middle entry"):
+        Mask(removed(0), "offset", distances=torch.zeros(1, 4))
     with pytest.raises(SiteError, match="no mask for site 'plain'"):
         Mask({"layer.0": removed(0)}).apply(SCORES)
     with pytest.raises(ShapeError, match="2 heads but the site has 1"):

@@ -30,6 +30,8 @@ class Edit:
 
     select: Select = field(default_factory=Select)
     registered_name: ClassVar[str]
+    carried: ClassVar[bool] = False
+    """Whether a baked model keeps the edit as it is, because what the model was trained with may not get lost."""
 
     def __post_init__(self) -> None:
         """Check the numbers; an edit with checks of its own calls this first."""
@@ -59,6 +61,10 @@ class Edit:
     def edit_layer_output(self, hidden: Tensor, call: Call) -> Tensor:
         """Change the hidden states ``[B, L, D]`` that leave a layer."""
         return hidden
+
+    def to_save(self) -> Edit:
+        """The edit that is saved in place of this one and does the same; only where that is smaller, another one."""
+        return self
 
     def overrides(self, moment: str) -> bool:
         """Whether this edit changes the given moment."""
