@@ -66,6 +66,10 @@ class Edit:
         """The edit that is saved in place of this one and does the same; only where that is smaller, another one."""
         return self
 
+    def note(self) -> str:
+        """What commands say about the edit beside its results, such as how sparse it is; nothing by default."""
+        return ""
+
     def overrides(self, moment: str) -> bool:
         """Whether this edit changes the given moment."""
         return getattr(type(self), moment, None) is not getattr(Edit, moment, None)

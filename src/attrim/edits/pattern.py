@@ -128,6 +128,10 @@ class SparsePattern(Edit):
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
         return self.mask.edit_scores(scores, call)
 
+    def note(self) -> str:
+        """How sparse all sites are together."""
+        return str(self.total)
+
     def to_save(self) -> Edit:
         """The mask, which says all that the pattern does and is far smaller than averages."""
         return self.mask

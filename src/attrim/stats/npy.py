@@ -76,7 +76,7 @@ def read_layers(source: str | Path, role: str | None = None, layout: NpyLayout |
             )
         else:
             cells = values[0] if layout == "heads-first" else values
-        tensor = torch.from_numpy(np.ascontiguousarray(cells, dtype=np.float32))
+        tensor = torch.from_numpy(np.array(cells, dtype=np.float32))
         if not bool(torch.isfinite(tensor).all()) or bool((tensor < 0).any()):
             raise ArtefactError(
                 f"Layer {number} of {str(path)!r} holds NaN, infinity or negative numbers; average again."
