@@ -144,8 +144,8 @@ def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) 
         assert isinstance(mask, Mask)
         assert torch.equal(mask.cells, EDITS["mask"][0].cells)  # type: ignore[arg-type, attr-defined]
         assert (mask.unseen, mask.empty) == ("offset", "strongest")
-        (changed,) = parse_chain(f"mask:{tmp_path / folder},empty=zero")
-        assert (changed.unseen, changed.empty) == ("offset", "zero")  # type: ignore[attr-defined]
+        (changed,) = parse_chain(f"mask:{tmp_path / folder},unseen=keep,empty=zero")
+        assert (changed.unseen, changed.empty) == ("keep", "zero")  # type: ignore[attr-defined]
     assert read_carried(tmp_path / "edits") is None
     save_edits([Gate(0.5)], tmp_path / "gate")
     with pytest.raises(ArtefactError, match="holds no masks"):
@@ -162,13 +162,13 @@ def test_masks_and_cut_heads_are_not_mixed() -> None:
         attrim.bake(model, attrim.Threshold(0.1))
 
 
-@pytest.fixture
-def averages(tmp_path: Path) -> Path:
-    text = tmp_path / "text.txt"
-    text.write_text(TEXT)
-    words = ["measure", "tiny-bert", "--task", "text", "--data", str(text), "--stats", "mean", "--quiet"]
-    assert main([*words, "--output", str(tmp_path / "mean")]) == 0
-    return tmp_path / "mean"
+@pytest.fixture(scope="module")
+def averages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("averages")
+    (folder / "text.txt").write_text(TEXT)
+    words = ["measure", "tiny-bert", "--task", "text", "--data", str(folder / "text.txt"), "--stats", "mean", "--quiet"]
+    assert main([*words, "--output", str(folder / "mean")]) == 0
+    return folder / "mean"
 
 
 def test_on_the_command_line(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +179,7 @@ def test_on_the_command_line(averages: Path, tmp_path: Path, capsys: pytest.Capt
     assert "nominal 80.0%, effective" in shown
     assert "computes every score" in " ".join(shown.split())
     edits = [f"pattern:{averages},tau=0.8,scope=head", f"mask:{folder}", "window:3,first=1", "entmax:1.5", "sparsemax"]
-    task = ["--task", "retrieval", "--data", "built-in", "--limit", "20"]
+    task = ["--task", "retrieval", "--data", "built-in", "--limit", "5", "--option", "paragraphs=5"]
     flags = [word for edit in edits for word in ("--edit", edit)]
     capsys.readouterr()
     assert main(["evaluate", "tiny-bert", *task, *flags, "--json"]) == 0
@@ -190,7 +190,7 @@ def test_on_the_command_line(averages: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["evaluate", str(folder), *task, "--json"]) == 0
     carried = json.loads(capsys.readouterr().out)["results"]["unedited"]
     assert carried["metrics"] == results[edits[0]]["metrics"]
-    assert all(results[edit]["zero_share"] > 0.5 for edit in edits[:3])
+    assert all(results[edit]["zero_share"] > 0.01 for edit in edits[:3])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.site import Select
 from ..errors import ArtefactError, ParameterError, ShapeError
 from .base import Edit, register
 from .persite import at_heads, at_site, check_matrices
@@ -57,10 +58,10 @@ class Mask(Edit):
     ----------
     cells : bool ``[H|1, N, M]`` for all sites, or a dict from site name to such; True is removed. Row and column are
         the positions of query and key in their own texts, whatever the padding and the cache. A mask that was saved
-        serves as well, with its ``unseen``, ``empty`` and ``distances`` unless others are given.
-    unseen : what becomes of cells outside of the stored size: ``keep``, ``prune``, or ``offset``, which removes a cell
-        when more than half of the stored cells with the same distance of query and key are removed.
-    empty : what a row with nothing left gives: ``zero``, or all weight on the ``strongest`` of its allowed cells.
+        serves as well, with its selection, ``unseen`` and ``empty`` unless others are given.
+    unseen : what becomes of cells outside of the stored size: ``keep`` (default), ``prune``, or ``offset``, which
+        removes a cell when more than half of the stored cells with the same distance of query and key are removed.
+    empty : what a row with nothing left gives: ``zero`` (default), or all weight on the ``strongest`` allowed cell.
     distances : float ``[H|1, 2 R + 1]``, or a dict from site name to such, for ``unseen="offset"``: the share of cells
         that is removed where the key is ``d`` positions after its query (entry ``R + d``). Default: that of ``cells``.
     """
@@ -76,18 +77,20 @@ class Mask(Edit):
         super().__post_init__()
         given = self.cells
         if isinstance(given, Mask):
-            for name in ("unseen", "empty", "distances"):
+            for name in ("unseen", "empty"):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, getattr(given, name))
+            if self.distances is None and self.unseen == "offset":
+                object.__setattr__(self, "distances", given.distances)
+            if self.select == Select():
+                object.__setattr__(self, "select", given.select)
             object.__setattr__(self, "cells", given.cells)
             given = given.cells
         assert not isinstance(given, Mask)
         check_matrices(given, "cells", boolean=True)
         for name, kind in (("unseen", Unseen), ("empty", Empty)):
             choices = get_args(kind)
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, choices[0])
-            if getattr(self, name) not in choices:
+            if getattr(self, name) not in (None, *choices):
                 listed = ", ".join(map(repr, choices[:-1]))
                 raise ParameterError(f"{name} must be {listed} or {choices[-1]!r}, not {getattr(self, name)!r}.")
         if self.distances is None and self.unseen == "offset":
