@@ -69,6 +69,8 @@ class Carrier(nn.Module):
     def __init__(self, burden: Burden) -> None:
         super().__init__()
         self.burden = burden
+        # Stock from_pretrained, which knows nothing of this, then names something that it leaves out.
+        self.register_buffer("marker", torch.ones(1))
         for name, dtype, shape in burden.tensors.values():
             self.register_buffer(name, torch.zeros(shape, dtype=DTYPES[dtype]))
 
