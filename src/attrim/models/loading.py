@@ -16,7 +16,7 @@ from ..baking.model import baked_class, loadable, read_sidecar
 from ..core.paths import home_path, require_text
 from ..core.processor import prepare_half_precision
 from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
-from . import sources, tiny
+from . import sources, tiny, transformer_xl
 from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
 from .weights import uses_safetensors
@@ -31,6 +31,8 @@ KINDS = {
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
 }
 """Kinds of model to the ``transformers`` class that loads them."""
+
+transformer_xl.register()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
