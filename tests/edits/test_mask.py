@@ -37,6 +37,17 @@ def test_oracle_p5(prune: tuple[int, ...], allow: tuple[int, ...], expected: tup
     torch.testing.assert_close(after, torch.tensor(expected, dtype=torch.float32)[None, None, None], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("allow", "expected"), [((0, 1, 2), (1 / 3, 1 / 3, 1 / 3, 0)), ((0, 1), (0.5, 0.5, 0, 0)), ((), (0, 0, 0, 0))]
+)
+def test_oracle_p5_as_coded(allow: tuple[int, ...], expected: tuple[float, ...]) -> None:
+    """BERT and fairseq: a row with nothing left is even over what is allowed; Transformer-XL's leak is not there."""
+    after = Mask(removed(0, 1, 2, 3), empty="uniform").apply(SCORES, allowed(*allow))
+    torch.testing.assert_close(after[0, 0, 0], torch.tensor(expected, dtype=torch.float32), rtol=0, atol=1e-6)
+    partly = Mask(removed(0, 3), empty="uniform").apply(SCORES, allowed(0, 1, 2))
+    torch.testing.assert_close(partly[0, 0, 0], torch.tensor([0, 0.268941, 0.731059, 0]), rtol=0, atol=1e-6)
+
+
 def test_nothing_removed_is_the_softmax() -> None:
     scores = torch.randn(2, 3, 5, 5)
     assert torch.equal(Mask(torch.zeros(3, 5, 5, dtype=torch.bool)).apply(scores), torch.softmax(scores, -1))
@@ -101,8 +112,8 @@ def test_what_does_not_fit_is_refused() -> None:
         Mask(torch.zeros(4, 4, dtype=torch.bool))
     with pytest.raises(ParameterError, match="'keep', 'prune' or 'offset'"):
         Mask(removed(0), unseen="distance")  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="'zero' or 'strongest'"):
-        Mask(removed(0), empty="uniform")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="'zero', 'strongest' or 'uniform'"):
+        Mask(removed(0), empty="nothing")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="leave them out"):
         Mask(removed(0), distances=torch.zeros(1, 3))
     with pytest.raises(ShapeError, match="middle entry"):

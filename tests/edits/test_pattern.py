@@ -395,6 +395,9 @@ def test_a_pattern_is_saved_as_its_mask() -> None:
     pattern = SparsePattern(TWO, 0.5, unseen="offset", empty="strongest")
     saved = pattern.to_save()
     assert isinstance(saved, Mask)
+    assert saved.note() == f"pattern:2x4x4,tau=0.5,unseen=offset,empty=strongest: {pattern.total}"
+    drawn = SparsePattern(TWO, 0.5, choose="random", seed=7).to_save()
+    assert "seed=7" in drawn.note()
     scores = torch.randn(2, 2, 6, 6)
     assert torch.equal(saved.apply(scores), pattern.apply(scores))
 

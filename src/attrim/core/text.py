@@ -192,7 +192,9 @@ def _label(member: Any) -> str:
     parts: list[str] = []
     for item in _fields(member):
         value = getattr(member, item.name)
-        if item.name == "select" or (not _required(item) and _same(value, _default(item))):
+        if item.name == "select" or not item.metadata.get("label", True):
+            continue
+        if not _required(item) and _same(value, _default(item)):
             continue
         # Only the first field may go without its name.
         first = item is next(item for item in _fields(member) if item.name != "select")

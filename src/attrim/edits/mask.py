@@ -17,7 +17,7 @@ from .persite import at_heads, at_site, check_matrices
 from .positions import gather, gather_offsets, inside
 
 Unseen = Literal["keep", "prune", "offset"]
-Empty = Literal["zero", "strongest"]
+Empty = Literal["zero", "strongest", "uniform"]
 TAIL = 8
 """A distance that is nowhere in the stored cells goes by so many nearer ones."""
 
@@ -61,9 +61,11 @@ class Mask(Edit):
         serves as well, with its selection, ``unseen`` and ``empty`` unless others are given.
     unseen : what becomes of cells outside of the stored size: ``keep`` (default), ``prune``, or ``offset``, which
         removes a cell when more than half of the stored cells with the same distance of query and key are removed.
-    empty : what a row with nothing left gives: ``zero`` (default), or all weight on the ``strongest`` allowed cell.
+    empty : what a row with nothing left gives: ``zero`` (default), all weight on the ``strongest`` allowed cell, or
+        ``uniform`` over the allowed cells, as in the released code for fairseq and BERT.
     distances : float ``[H|1, 2 R + 1]``, or a dict from site name to such, for ``unseen="offset"``: the share of cells
         that is removed where the key is ``d`` positions after its query (entry ``R + d``). Default: that of ``cells``.
+    about : how the mask was made, seed included, which travels with it.
     """
 
     carried = True
@@ -72,6 +74,7 @@ class Mask(Edit):
     unseen: Unseen | None = None
     empty: Empty | None = None
     distances: Tensor | Mapping[str, Tensor] | None = field(default=None, kw_only=True)
+    about: str = field(default="", kw_only=True, metadata={"label": False})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,6 +85,8 @@ class Mask(Edit):
                     object.__setattr__(self, name, getattr(given, name))
             if self.distances is None and self.unseen == "offset":
                 object.__setattr__(self, "distances", given.distances)
+            if not self.about:
+                object.__setattr__(self, "about", given.about)
             if self.select == Select():
                 object.__setattr__(self, "select", given.select)
             object.__setattr__(self, "cells", given.cells)
@@ -104,6 +109,10 @@ class Mask(Edit):
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
         return mask(scores, self.removed(call), self.empty or "zero")
 
+    def note(self) -> str:
+        """How the mask was made."""
+        return self.about
+
     def removed(self, call: Call) -> Tensor:
         """Bool ``[B|1, H|1, Q, K]``: the cells of a call that are removed."""
         cells = at_heads(at_site(self.cells, call.site, "mask"), call, 0, "mask").to(call.allowed.device)
@@ -122,12 +131,15 @@ def mask(scores: Tensor, cells: Tensor, empty: Empty = "zero") -> Tensor:
 
     Parameters
     ----------
-    empty : ``strongest`` keeps the largest score of a row that would lose everything (the first of equal ones).
+    empty : of a row that would lose everything, ``strongest`` keeps the largest score (the first of equal ones), and
+        ``uniform`` makes all scores that are not ``-inf`` equal.
     """
     masked = scores.masked_fill(cells, float("-inf"))
     if empty == "zero":
         return masked
     lost = torch.isneginf(masked).all(-1, keepdim=True)
+    if empty == "uniform":
+        return torch.where(lost, torch.zeros_like(scores).masked_fill(torch.isneginf(scores), float("-inf")), masked)
     best = scores.detach().argmax(-1, keepdim=True)
     return torch.where(lost & torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True), scores, masked)
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ..core.call import Call
 from ..core.site import Site
+from ..core.text import describe
 from ..errors import ArtefactError, DataError, ParameterError, ShapeError
 from ..stats.mean import Mean
 from ..stats.npy import is_npy, read_averages
@@ -79,7 +80,7 @@ class SparsePattern(Edit):
     tiles : ``round`` keeps a tile when any of its cells is kept; ``rank`` ranks the tiles by their average attention.
     unseen : what becomes of cells that no text had, and of longer texts: ``keep``, ``prune``, or ``offset``, which goes
         by the distance of query and key (see :class:`~attrim.edits.mask.Mask`).
-    empty : what a row with nothing left gives, ``zero`` or its ``strongest`` cell.
+    empty : what a row with nothing left gives, as for :class:`~attrim.edits.mask.Mask`.
     as_coded : the rule of the released code: nearest-rank percentile of a layer's cells, structural zeros among them,
         and everything up to it removed, within a bounding block that is one short (``fairseq``, ``bert``) or not
         (``transformer-xl``); or a linear percentile of each head (``llama``).
@@ -149,8 +150,7 @@ class SparsePattern(Edit):
     @property
     def total(self) -> PatternFacts:
         """How sparse all sites are together."""
-        first, *others = self.facts.values()
-        return functools.reduce(PatternFacts.__add__, others, first)
+        return functools.reduce(PatternFacts.__add__, self.facts.values())
 
     @functools.cached_property
     def _made(self) -> tuple[Mask, dict[str, PatternFacts]]:
@@ -183,9 +183,14 @@ class SparsePattern(Edit):
             self.unseen,
             self.empty,
             distances=None if self.unseen != "offset" else shares[""] if one else shares,
+            about=self._about(facts),
             select=self.select,
         )
         return mask, facts
+
+    def _about(self, facts: Mapping[str, PatternFacts]) -> str:
+        """How the mask is made: the parameters that were given, and how sparse it is."""
+        return f"{describe(self)}: {functools.reduce(PatternFacts.__add__, facts.values())}"
 
     def _grids(self) -> dict[str, Grid]:
         """The averages of the heads that are ranked."""

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, XLNetConfig, XLNetModel
-from transformers.modeling_outputs import ModelOutput
 from transformers.models.xlnet.modeling_xlnet import XLNetPreTrainedModel, XLNetRelativeAttention
+from transformers.utils.generic import ModelOutput
 
 from ..errors import DataError, ParameterError
 
