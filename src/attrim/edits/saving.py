@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..core.documents import MissingFile
 from ..core.registry import EDITS
 from ..core.site import Select
 from ..runs.artefact import UNFIT, Artefact, content
@@ -50,9 +51,10 @@ def load_edits(folder: str | Path) -> list[Edit]:
 
 def read_carried(folder: str | Path) -> list[Edit] | None:
     """The edits that the baked model in ``folder`` carries in its buffers; None where there is no baked model."""
-    if not (Path(folder) / BAKED.index).is_file():
+    try:
+        index = BAKED.read_index(folder)
+    except MissingFile:
         return None
-    index = BAKED.read_index(folder)
     carried = index.get(CARRIED)
     tensors: dict[str, Tensor] = {}
     try:
