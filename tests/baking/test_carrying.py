@@ -56,12 +56,12 @@ def test_carried_equals_edited_and_is_saved(name: str, edits: list[Edit], tmp_pa
 
 def test_masks_are_buffers_and_move_with_the_model(tmp_path: Path) -> None:
     baked = attrim.bake(ANIMALS["bert"].build(), *EDITS["mask"])
-    buffers = {name: tensor for name, tensor in baked.state_dict().items() if "attrim_carried" in name}
+    buffers = {name: tensor for name, tensor in baked.state_dict().items() if "attrim_carried.tensor" in name}
     assert [tensor.dtype for tensor in buffers.values()] == [torch.bool, torch.float32]
     assert torch.equal(next(iter(buffers.values())), EDITS["mask"][0].cells)  # type: ignore[attr-defined]
     assert not any("attrim_carried" in name for name, _ in baked.named_parameters())
     half = baked.to(torch.bfloat16)
-    assert next(tensor for name, tensor in half.state_dict().items() if "attrim_carried" in name).dtype == torch.bool
+    assert half.state_dict()[next(iter(buffers))].dtype == torch.bool
     with torch.no_grad():
         assert torch.isfinite(output_of(half(**batch(ANIMALS["bert"], (7, 4))))).all()
     half.save_pretrained(tmp_path)
@@ -114,6 +114,40 @@ def test_training_keeps_the_mask(tmp_path: Path) -> None:
     cells = EDITS["pattern"][0].mask.cells[:, :7, :7]  # type: ignore[attr-defined]
     for weights in keep.tensors.values():
         assert (weights[:, cells] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_the_backbone_carries_the_mask_without_its_head(name: str, tmp_path: Path) -> None:
+    animal = ANIMALS[name]
+    model = animal.build()
+    baked = attrim.bake(model, Window(2))
+    baked.save_pretrained(tmp_path)
+    inputs = batch(animal, (7, 4))
+    with torch.no_grad():
+        with attrim.edit(model, Window(2)):
+            expected = model.base_model(**inputs).last_hidden_state
+        for other in (baked, attrim.load(tmp_path), copy.deepcopy(baked)):
+            torch.testing.assert_close(other.base_model(**inputs).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "bart"])
+def test_gradient_checkpointing_computes_the_masked_pass_again(name: str) -> None:
+    animal = ANIMALS[name]
+    inputs: dict[str, Any] = batch(animal, (7, 4))
+    gradients = []
+    for checkpointing in (False, True):
+        baked = attrim.bake(animal.build(), Window(2, first=1)).train()
+        for module in baked.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+            for rate in ("dropout", "attention_dropout", "activation_dropout"):
+                if isinstance(getattr(module, rate, None), float):
+                    setattr(module, rate, 0.0)
+        if checkpointing:
+            baked.gradient_checkpointing_enable()
+        output_of(baked(**inputs)).float().square().sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in baked.parameters() if p.grad is not None]))
+    torch.testing.assert_close(*gradients)
 
 
 def test_another_head_on_the_same_backbone_carries_the_mask(tmp_path: Path) -> None:
@@ -186,7 +220,7 @@ def test_on_the_command_line(averages: Path, tmp_path: Path, capsys: pytest.Capt
     found = json.loads(capsys.readouterr().out)
     results = found["results"]
     assert results[edits[0]]["metrics"] == results[edits[1]]["metrics"]
-    assert list(found["notes"]) == [edits[0]]
+    assert list(found["notes"]) == edits[:2]
     assert main(["evaluate", str(folder), *task, "--json"]) == 0
     carried = json.loads(capsys.readouterr().out)["results"]["unedited"]
     assert carried["metrics"] == results[edits[0]]["metrics"]

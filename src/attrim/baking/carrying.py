@@ -20,10 +20,11 @@ from ..attention.recorder import current_recorder
 from ..core import record
 from ..edits.base import Edit
 from ..edits.saving import CARRIER, decode_edits, encode_edits
+from .heads import mixed
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.bool, torch.float32, torch.float64)}
 
-# The models whose edits are switched on already, so that a pass within a generation does not switch them on again.
+# What is switched on already, so that a pass within a generation does not switch it on again.
 _carrying: ContextVar[tuple[nn.Module, ...]] = ContextVar("attrim_carrying", default=())
 
 
@@ -77,8 +78,10 @@ class Carrier(nn.Module):
     @classmethod
     def put(cls, model: Any, burden: Burden) -> Carrier:
         """Give the backbone of a model a carrier with blank tensors, and return it."""
-        carrier = cls(burden)
-        setattr(model.base_model, CARRIER, carrier)
+        carrier, backbone = cls(burden), model.base_model
+        setattr(backbone, CARRIER, carrier)
+        if backbone is not model and not isinstance(backbone, Carrying):
+            backbone.__class__ = mixed(Carrying, type(backbone))  # type: ignore[arg-type]
         return carrier
 
     def edits(self) -> list[Edit]:
@@ -87,17 +90,26 @@ class Carrier(nn.Module):
         return decode_edits(self.burden.entries, tensors)
 
 
+class Carrying:
+    """Mixed into the class of a backbone, which then carries the edits where it is called without its head, too."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the backbone with the edits."""
+        with carrying(self):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+
 @contextlib.contextmanager
 def carrying(model: Any) -> Iterator[None]:
     """Switch the carried edits of a model on, unless they are, or the model is only looked at (a dry run)."""
     active = _carrying.get()
     carrier: Carrier | None = getattr(model.base_model, CARRIER, None)
-    if carrier is None or current_recorder() is not None or any(each is model for each in active):
+    if carrier is None or current_recorder() is not None or any(each is carrier for each in active):
         yield
         return
     # A step of a generation does not run the encoder again, so nothing may insist that every site fires.
     with attach(model, carrier.edits(), strict=False):
-        token = _carrying.set((*active, model))
+        token = _carrying.set((*active, carrier))
         try:
             yield
         finally:
