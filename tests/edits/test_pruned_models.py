@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 import attrim
 from attrim.attention.context import attach
+from attrim.core.text import parse_chain
 from attrim.edits import Edit, Entmax, Mask, SparsePattern, Window
+from attrim.errors import ArtefactError, ShapeError, SiteError
 from attrim.stats.mean import Mean
+from attrim.stats.npy import write_averages, write_layers
 from watching import Keep, eager, output_of
 from zoo import ZOO, Animal, batch
 
 ANIMALS = {animal.name: animal for animal in ZOO}
 GENERATORS = ("gpt2", "llama", "bart", "marian", "t5")
 STEPS = 5
+SMALL = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
 
 
 def averages(animal: Animal, model: Any, length: int = 12) -> Mean:
@@ -138,6 +144,45 @@ def test_a_pattern_over_padded_keys_only_is_the_dense_model() -> None:
         with attrim.edit(model, Mask(cells)):
             pruned = output_of(model(**padded))
     torch.testing.assert_close(pruned, dense, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mask_for_another_model_is_refused() -> None:
+    deep, shallow = (
+        transformers.BertModel(transformers.BertConfig(**SMALL, num_hidden_layers=layers)).eval() for layers in (3, 2)
+    )
+    ids = torch.randint(0, 50, (1, 5))
+    with torch.no_grad(), attach(deep, stats=[mean := Mean()]):
+        deep(ids)
+    pattern = SparsePattern(mean, 0.5)
+    for edit in (pattern, pattern.mask):
+        with pytest.raises(SiteError, match=r"layer\.2.*made for another model"), attrim.edit(shallow, edit):
+            shallow(ids)
+    wider = transformers.BertModel(transformers.BertConfig(**SMALL | {"num_attention_heads": 4}, num_hidden_layers=3))
+    with pytest.raises(ShapeError, match="2 heads but the site has 4"), attrim.edit(wider.eval(), pattern):
+        wider(ids)
+
+
+def test_released_files_fit_the_model_by_role_and_layer(tmp_path: Path) -> None:
+    """The averages of an encoder-decoder, one file for each role as fairseq has them, and a keep-mask."""
+    animal = ANIMALS["bart"]
+    model = eager(animal.build())
+    mean = averages(animal, model)
+    inputs: dict[str, Any] = batch(animal, (7, 4))
+    for begin, role in (("self-enc", "encoder"), ("self-dec", "decoder"), ("enc-dec", "cross")):
+        path = write_averages(mean, tmp_path / f"{begin}_reverse.npy", "heads-first", role=role)
+        (released,) = parse_chain(f"pattern:{path},tau=0.6,roles={role}")
+        own = SparsePattern(mean, 0.6, select=attrim.Select(roles=role))
+        kept = [(~own.mask.cells[site.name]).float() for site in mean.sites if site.role == role]  # type: ignore[index]
+        fine = write_layers(kept, tmp_path / f"{begin}_fine.npy", "heads-first")
+        (keep_mask,) = parse_chain(f"mask:{fine},roles={role}")
+        results = []
+        for edit in (own, released, keep_mask):
+            with torch.no_grad(), attrim.edit(model, edit):
+                results.append(output_of(model(**inputs)))
+        assert torch.equal(results[0], results[1])
+        assert torch.equal(results[0], results[2])
+    with pytest.raises(ArtefactError, match="so it is no mask"):
+        parse_chain(f"mask:{path}")
 
 
 def test_the_same_pattern_in_a_batch_of_any_size() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.registry import EDITS
-from ..core.site import Select, require_select
+from ..core.site import Select, Site, require_select
 from ..core.text import read_numbers
 
 register = EDITS.register
@@ -61,6 +62,9 @@ class Edit:
     def edit_layer_output(self, hidden: Tensor, call: Call) -> Tensor:
         """Change the hidden states ``[B, L, D]`` that leave a layer."""
         return hidden
+
+    def check(self, sites: Sequence[Site]) -> None:
+        """Refuse to be switched on in a model with these sites; called before anything runs."""
 
     def to_save(self) -> Edit:
         """The edit that is saved in place of this one and does the same; only where that is smaller, another one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
-from ..core.site import Select
-from ..errors import ArtefactError, ParameterError, ShapeError
+from ..core.site import Select, Site
+from ..errors import ArtefactError, ParameterError, ShapeError, SiteError
 from .base import Edit, register
-from .persite import at_heads, at_site, check_matrices
+from .persite import at_heads, at_site, check_matrices, names_of
 from .positions import gather, gather_offsets, inside
 
 Unseen = Literal["keep", "prune", "offset"]
@@ -108,6 +108,18 @@ class Mask(Edit):
     def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
         return mask(scores, self.removed(call), self.empty or "zero")
+
+    def check(self, sites: Sequence[Site]) -> None:
+        """See :meth:`Edit.check`: a mask with cells for sites that are not there was made for another model."""
+        if not isinstance(self.cells, Mapping):
+            return
+        known = {name for site in sites for name in names_of(site)}
+        for name in self.cells:
+            if name not in known:
+                raise SiteError(
+                    f"The mask has cells for site {name!r}, which this model does not have, so it was made for another "
+                    "model; make one from averages of this model."
+                )
 
     def note(self) -> str:
         """How the mask was made."""

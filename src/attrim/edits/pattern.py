@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -129,6 +129,10 @@ class SparsePattern(Edit):
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
         return self.mask.edit_scores(scores, call)
 
+    def check(self, sites: Sequence[Site]) -> None:
+        """See :meth:`Edit.check`."""
+        self.mask.check(sites)
+
     def note(self) -> str:
         """How sparse all sites are together."""
         return str(self.total)
@@ -172,17 +176,18 @@ class SparsePattern(Edit):
                 fine = gone | ~grid.known
                 gone = ~blown_up(tiles_of(~fine, self.tile), self.tile, fine.shape) & (gone | grid.tiled(self.tile))
             facts[name] = grid.facts(gone, self.tau, self.tile or TILE)
-            shares[name] = removed_by_distance(gone, grid.known)
+            share = removed_by_distance(gone, grid.known) if self.unseen == "offset" else None
             if self.as_coded == "no":
-                gone = grid.with_unseen(gone, self.unseen, shares[name], self.tile)
+                gone = grid.with_unseen(gone, share if share is not None else self.unseen, self.tile)
             cells[name] = grid.all_heads(gone)
-            shares[name] = grid.all_heads(shares[name])
+            if share is not None:
+                shares[name] = grid.all_heads(share)
         one = not isinstance(self.averages, (Mean, Mapping))
         mask = Mask(
             cells[""] if one else cells,
             self.unseen,
             self.empty,
-            distances=None if self.unseen != "offset" else shares[""] if one else shares,
+            distances=(shares[""] if one else shares) if shares else None,
             about=self._about(facts),
             select=self.select,
         )

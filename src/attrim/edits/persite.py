@@ -23,7 +23,7 @@ def at_site(values: Any, site: Site, what: str) -> Any:
     """
     if not isinstance(values, Mapping):
         return values
-    for name in (*site.aliases, f"{site.role}/{site.layer}"):
+    for name in names_of(site):
         if name in values:
             return values[name]
     known = ", ".join(list(values)[:4]) + (", ..." if len(values) > 4 else "")
@@ -31,6 +31,11 @@ def at_site(values: Any, site: Site, what: str) -> Any:
         f"There is no {what} for site {site.name!r}, only for {known or 'no site at all'}; add it, or leave the site "
         "out with select=Select(names=...)."
     )
+
+
+def names_of(site: Site) -> tuple[str, ...]:
+    """The names under which a mapping may hold what belongs to a site."""
+    return (*site.aliases, f"{site.role}/{site.layer}")
 
 
 def at_heads(tensor: Tensor, call: Call, axis: int, what: str) -> Tensor:

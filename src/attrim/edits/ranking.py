@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..core.site import Site
-from .mask import Unseen
 
 
 @dataclass(frozen=True)
@@ -123,16 +122,19 @@ class Grid:
             empty_tiles=int((tiles & ~tiles_of(kept, tile)).sum()),
         )
 
-    def with_unseen(self, removed: Tensor, unseen: Unseen, shares: Tensor, tile: int | None) -> Tensor:
-        """The removed cells, with those that no text had; a tile that has known cells goes or stays as a whole."""
+    def with_unseen(self, removed: Tensor, unseen: str | Tensor, tile: int | None) -> Tensor:
+        """The removed cells, with those that no text had; a tile that has known cells goes or stays as a whole.
+
+        Parameters
+        ----------
+        unseen : ``keep`` or ``prune``, or the share that is removed at each distance, ``[H, 2 R + 1]``.
+        """
         open_cells = ~self.known if tile is None else ~self.tiled(tile)
-        if unseen == "keep":
-            return removed & ~open_cells
-        if unseen == "prune":
-            return removed | open_cells
+        if isinstance(unseen, str):
+            return removed | open_cells if unseen == "prune" else removed & ~open_cells
         queries, keys = removed.shape[1:]
-        place = torch.arange(keys)[None, :] - torch.arange(queries)[:, None] + shares.shape[1] // 2
-        return torch.where(open_cells, shares[:, place] > 0.5, removed)
+        place = torch.arange(keys)[None, :] - torch.arange(queries)[:, None] + unseen.shape[1] // 2
+        return torch.where(open_cells, unseen[:, place] > 0.5, removed)
 
     def all_heads(self, rows: Tensor) -> Tensor:
         """Rows of the ranked heads among all heads of the site; zero, or kept, for the others."""
