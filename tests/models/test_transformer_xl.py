@@ -210,6 +210,9 @@ def test_patterns_of_a_stream_and_the_file_of_the_released_code(tmp_path: Path) 
             with attrim.edit(model, edit):
                 results.append([model(**batch).logits for batch in streamed(segments())])
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+    # As coded: 4 x 10 cells of 3 heads are ranked, 18 of them in the future; round(119 / 2) = 60, and one more.
+    released = SparsePattern(mean, 0.5, as_coded="transformer-xl")
+    assert {facts.removed for facts in released.facts.values()} == {61 - 18}
     baked = attrim.bake(model, pattern)
     baked.save_pretrained(tmp_path / "pruned")
     loaded = attrim.load(tmp_path / "pruned")

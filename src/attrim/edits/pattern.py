@@ -277,20 +277,21 @@ class SparsePattern(Edit):
         if self.as_coded == "llama":
             bars = np.percentile(values.double().flatten(1).numpy(), 100 * self.tau, axis=1)
             return values <= torch.from_numpy(bars).float()[:, None, None]
-        block = values
-        if self.as_coded != "transformer-xl":
-            rows, columns = bounding_block(values, as_coded=True)
-            block = values[:, :rows, :columns]
-            if not block.numel():
-                raise DataError(f"The averages of {grid.site.name!r} are all zero, so the released code has no block.")
+        if self.as_coded == "transformer-xl":
+            # The memory asks nothing, and the released array has no rows for it.
+            first = int(grid.known.any(0).any(-1).int().argmax())
+            return values <= nearest_percentile(values[:, first:], self.tau)
+        rows, columns = bounding_block(values, as_coded=True)
+        block = values[:, :rows, :columns]
+        if not block.numel():
+            raise DataError(f"The averages of {grid.site.name!r} are all zero, so the released code has no block.")
         if self.choose == "random":
             # Outside of the block nothing is removed, in contrast to the other rule.
             removed = torch.zeros_like(grid.known)
-            drawn = grid.noise(self.seed)[:, : block.shape[1], : block.shape[2]].flatten()[None]
+            drawn = grid.noise(self.seed)[:, :rows, :columns].flatten()[None]
             count = torch.tensor([[int(block.numel() * self.tau)]])
-            removed[:, : block.shape[1], : block.shape[2]] = lowest(drawn, torch.ones_like(drawn).bool(), count).view(
-                block.shape
-            )
+            chosen = lowest(drawn, torch.ones_like(drawn, dtype=torch.bool), count)
+            removed[:, :rows, :columns] = chosen.view(block.shape)
             return removed
         return values <= nearest_percentile(block, self.tau)
 
@@ -316,7 +317,7 @@ class SparsePattern(Edit):
             "keep_keys": bool(self.keep_keys),
             "tiles='rank'": self.tiles == "rank",
             "choose='random-mass'": self.choose == "random-mass",
-            "choose='random'": self.choose == "random" and self.as_coded == "llama",
+            "choose='random'": self.choose == "random" and self.as_coded != "fairseq",
         }
         for name, wrong in given.items():
             if wrong:
