@@ -89,7 +89,7 @@ def measure(
         inputs = itertools.chain([example], (_inputs(batch, place) for batch in iterator))
         seen = _Seen(_origin(model, select, edits), bar)
         if checkpoint is not None:
-            _resume(checkpoint, stats, seen, inputs)
+            _resume(checkpoint, stats, seen, inputs, model)
         following = next(inputs, None)
         if following is None:  # a finished pass of which only the saving was stopped
             return Stats(stats, seen.origin)
@@ -119,12 +119,23 @@ class _Seen:
         self.bar.advance()
 
 
-def _resume(checkpoint: Checkpoint, stats: Sequence[Stat], seen: _Seen, inputs: Iterator[dict[str, Any]]) -> None:
-    """Fill the stats from a checkpoint and skip the batches that it covers, which must be those that it saw."""
+def _resume(
+    checkpoint: Checkpoint, stats: Sequence[Stat], seen: _Seen, inputs: Iterator[dict[str, Any]], model: nn.Module
+) -> None:
+    """Fill the stats from a checkpoint and skip the batches that it covers, which must be those that it saw.
+
+    A model that remembers earlier batches (those since texts began, as ``begins`` says) reads them again, unwatched.
+    """
     covered, expected = checkpoint.resume(stats, seen.origin)
+    remembered: list[dict[str, Any]] = []
     for batch in itertools.islice(inputs, covered):
         seen.add(batch)
+        if "begins" in batch:
+            remembered = [*([] if bool(batch["begins"].all()) else remembered), batch]
     check_same_data(seen.origin.data, expected, checkpoint.folder)
+    with torch.inference_mode():
+        for batch in remembered:
+            model(**batch)
 
 
 def _watch(

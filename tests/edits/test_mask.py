@@ -37,6 +37,17 @@ def test_oracle_p5(prune: tuple[int, ...], allow: tuple[int, ...], expected: tup
     torch.testing.assert_close(after, torch.tensor(expected, dtype=torch.float32)[None, None, None], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("allow", "expected"), [((0, 1, 2), (1 / 3, 1 / 3, 1 / 3, 0)), ((0, 1), (0.5, 0.5, 0, 0)), ((), (0, 0, 0, 0))]
+)
+def test_oracle_p5_as_coded(allow: tuple[int, ...], expected: tuple[float, ...]) -> None:
+    """BERT and fairseq: a row with nothing left is even over what is allowed; Transformer-XL's leak is not there."""
+    after = Mask(removed(0, 1, 2, 3), empty="uniform").apply(SCORES, allowed(*allow))
+    torch.testing.assert_close(after[0, 0, 0], torch.tensor(expected, dtype=torch.float32), rtol=0, atol=1e-6)
+    partly = Mask(removed(0, 3), empty="uniform").apply(SCORES, allowed(0, 1, 2))
+    torch.testing.assert_close(partly[0, 0, 0], torch.tensor([0, 0.268941, 0.731059, 0]), rtol=0, atol=1e-6)
+
+
 def test_nothing_removed_is_the_softmax() -> None:
     scores = torch.randn(2, 3, 5, 5)
     assert torch.equal(Mask(torch.zeros(3, 5, 5, dtype=torch.bool)).apply(scores), torch.softmax(scores, -1))
@@ -55,6 +66,26 @@ def test_removing_padded_keys_only_changes_nothing() -> None:
 def test_cells_outside_of_the_stored_size(unseen: str, expected: list[bool]) -> None:
     after = Mask(removed(0, 1, size=2), unseen=unseen).apply(SCORES)
     assert (after[0, 0, 0] > 0).tolist() == expected
+
+
+def test_longer_texts_go_by_the_distance_of_query_and_key() -> None:
+    """Keys two and more before their query are mostly removed; the exception at (2, 0) does not spread."""
+    distance = torch.arange(5)[:, None] - torch.arange(5)[None, :]
+    cells = (distance >= 2)[None].clone()
+    cells[0, 2, 0] = False
+    causal = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
+    kept = Mask(cells, unseen="offset").apply(torch.zeros(1, 1, 9, 9), causal)[0, 0] > 0
+    assert kept[2].nonzero().flatten().tolist() == [0, 1, 2]
+    assert kept[4].nonzero().flatten().tolist() == [3, 4]
+    assert kept[8].nonzero().flatten().tolist() == [7, 8]
+
+
+def test_a_row_with_nothing_left_may_keep_its_strongest_cell() -> None:
+    edit = Mask(removed(0, 1, 2, 3), empty="strongest")
+    assert edit.apply(SCORES, allowed(0, 1, 3))[0, 0, 0].tolist() == [0, 1, 0, 0]
+    assert edit.apply(SCORES, allowed())[0, 0, 0].tolist() == [0, 0, 0, 0]
+    partly = Mask(removed(0, 2), empty="strongest").apply(SCORES)
+    assert torch.equal(partly, Mask(removed(0, 2)).apply(SCORES))
 
 
 def test_each_head_has_its_own_cells() -> None:
@@ -79,8 +110,14 @@ def test_what_does_not_fit_is_refused() -> None:
         Mask(torch.zeros(1, 4, 4))
     with pytest.raises(ShapeError, match=r"\[H, N, M\]"):
         Mask(torch.zeros(4, 4, dtype=torch.bool))
-    with pytest.raises(ParameterError, match="'keep' or 'prune'"):
-        Mask(removed(0), unseen="offset")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="'keep', 'prune' or 'offset'"):
+        Mask(removed(0), unseen="distance")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="'zero', 'strongest' or 'uniform'"):
+        Mask(removed(0), empty="nothing")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="leave them out"):
+        Mask(removed(0), distances=torch.zeros(1, 3))
+    with pytest.raises(ShapeError, match="middle entry"):
+        Mask(removed(0), "offset", distances=torch.zeros(1, 4))
     with pytest.raises(SiteError, match="no mask for site 'plain'"):
         Mask({"layer.0": removed(0)}).apply(SCORES)
     with pytest.raises(ShapeError, match="2 heads but the site has 1"):

@@ -25,9 +25,13 @@ def softmax_of(scores: Tensor, allowed: Tensor) -> Tensor:
     return torch.softmax(scores.masked_fill(~allowed, float("-inf")), -1).nan_to_num(0.0)
 
 
+def takes_scores(edit: Edit) -> bool:
+    return edit.overrides("edit_scores") or edit.overrides("normalise")
+
+
 def start(edit: Edit, scores: Tensor, allowed: Tensor) -> Tensor:
     """What the edit works on: scores, or the weights that they give."""
-    return scores if edit.overrides("edit_scores") else softmax_of(scores, allowed)
+    return scores if takes_scores(edit) else softmax_of(scores, allowed)
 
 
 def causal(length: int) -> Tensor:
@@ -143,7 +147,7 @@ def test_a_selection_leaves_other_heads_alone(edit: Edit, heads: set[int]) -> No
     scores = torch.randn(2, 4, 5, 5)
     allowed = torch.ones(1, 1, 5, 5, dtype=torch.bool)
     before = start(edit, scores, allowed)
-    untouched = before if not edit.overrides("edit_scores") else torch.softmax(scores, -1)
+    untouched = before if not takes_scores(edit) else torch.softmax(scores, -1)
     everywhere = edit.apply(before)
     partly = dataclasses.replace(edit, select=Select(heads=sorted(heads))).apply(before)
     for head in range(4):
@@ -154,7 +158,7 @@ def test_a_selection_leaves_other_heads_alone(edit: Edit, heads: set[int]) -> No
 def test_saved_and_loaded_it_is_the_same(edit: Edit, tmp_path) -> None:
     chosen = dataclasses.replace(edit, select=Select(roles="encoder", layers=[0, -1], heads=[(0, 1), ("plain", 0)]))
     loaded = load_edits(save_edits([edit, chosen], tmp_path))
-    assert [same(*pair) for pair in zip(loaded, [edit, chosen], strict=True)] == [True, True]
+    assert [same(*pair) for pair in zip(loaded, [edit.to_save(), chosen.to_save()], strict=True)] == [True, True]
     tensor = start(edit, torch.randn(2, HEADS, 7, 7), torch.ones(1, 1, 7, 7, dtype=torch.bool))
     assert torch.equal(loaded[1].apply(tensor), chosen.apply(tensor))
 

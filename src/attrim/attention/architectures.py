@@ -19,11 +19,14 @@ class Facts:
     roles : pairs of a pattern that is searched in the site's name and the role of the sites that match.
     padding_sees_itself : padded tokens may attend to themselves, so that a key which only its own query may
         attend to counts as padding.
+    memory : the field of the configuration that says how many tokens before a causal segment are remembered; positions
+        are then counted as if the memory were full, so that a query has the same one in every segment.
     unreachable : why attention over keys cannot be read from this architecture, or "".
     """
 
     roles: tuple[tuple[str, str], ...] = ()
     padding_sees_itself: bool = False
+    memory: str = ""
     unreachable: str = ""
     patterns: tuple[tuple[re.Pattern[str], str], ...] = field(init=False, repr=False, default=())
 
@@ -59,7 +62,8 @@ TABLE: dict[str, Facts] = {
     "align": Facts(roles=_TWO_TOWERS),
     "groupvit": Facts(roles=_TWO_TOWERS),
     # The mask of XLNet and of its relatives spares the diagonal.
-    "xlnet": Facts(padding_sees_itself=True),
+    "xlnet": Facts(padding_sees_itself=True, memory="mem_len"),
+    "attrim-transformer-xl": Facts(padding_sees_itself=True, memory="mem_len"),
     "longformer": Facts(unreachable=_BAND),
     "led": Facts(unreachable=_BAND),
     "reformer": Facts(unreachable="it sorts keys into hash buckets, so that a row has no fixed keys"),

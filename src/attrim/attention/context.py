@@ -135,6 +135,7 @@ def _plans(sites: Sequence[Site], edits: list[Edit], stats: list[Stat], select: 
     everything = Select()
     plans: dict[Site, Plan] = {}
     for item in edits:
+        item.check(sites)
         own = item.select if item.select != everything else select
         for site, heads in own.resolve(sites).items():
             plans[site] = plans.get(site, Plan()) + Plan(edits=[(item, heads)])

@@ -142,7 +142,8 @@ class _EditedSoftmax:
             return self.plan.weights(scores, self.call, function)
         # Attention sinks: extra columns after the keys take part in the softmax and are dropped by the model.
         weights = function(scores)
-        if self.plan.touches("scores") or scores.shape[-1] < self.keys:
+        normalised = any(edit.overrides("normalise") for edit, _ in self.plan.edits)
+        if normalised or self.plan.touches("scores") or scores.shape[-1] < self.keys:
             raise SiteError(
                 f"{self.call.site.name} has attention sinks, and an edit of scores does not support them; "
                 "use an edit of weights, or leave the site out with Select(names=...)."

@@ -110,9 +110,13 @@ class MaskFacts:
         """Bool ``[B|1, K]``: the keys that some query may attend to."""
         seen = self.allowed
         queries, keys = seen.shape[-2:]
-        if self.padding_sees_itself and queries == keys and keys > 1:
-            seen = seen & ~torch.eye(keys, dtype=torch.bool, device=seen.device)
-        return seen.flatten(1, 2).any(1)
+        if not (self.padding_sees_itself and queries == keys and keys > 1):
+            return seen.flatten(1, 2).any(1)
+        real = (seen & ~torch.eye(keys, dtype=torch.bool, device=seen.device)).flatten(1, 2).any(1)
+        if not bool(seen.triu(1).any()):
+            # No later query is there to see the last token of a causal text, which is as real as the one before it.
+            real[:, -1] = real[:, -2]
+        return real
 
     @functools.cached_property
     @torch.inference_mode(False)

@@ -166,6 +166,17 @@ class Firing:
         """What the table of architectures says about the model."""
         return self.sessions[0].map.facts if self.sessions else DEFAULT
 
+    def offsets(self, queries: int, keys: int) -> tuple[int, int] | None:
+        """Positions of the first query and key of causal attention over a memory, counted as if that were full.
+
+        None where there is no memory, or one that is longer than the configuration says.
+        """
+        field = self.architecture.memory
+        if not field or self.site is None or self.site.role != "decoder":
+            return None
+        size = getattr(getattr(self.sessions[0].map.root, "config", None), field, None) or 0
+        return (size, size - (keys - queries)) if 0 <= keys - queries <= size else None
+
     def call(self, mask: MaskFacts, **seen: Any) -> Call:
         """The call with everything that is known about it; ``seen`` as in :func:`make_call`."""
         assert self.site is not None

@@ -118,7 +118,11 @@ def run_private(module: nn.Module, forward: Callable[..., Any], args: Any, kwarg
         if firing.site is None:
             return function(scores)
         heads = as_heads(scores, firing.site.heads, firing.site.name)
-        mask = MaskFacts(allowed_in(heads), padding_sees_itself=firing.architecture.padding_sees_itself)
+        mask = MaskFacts(
+            allowed_in(heads),
+            offsets=firing.offsets(*heads.shape[-2:]),
+            padding_sees_itself=firing.architecture.padding_sees_itself,
+        )
         call = firing.call(mask)
         if firing.idle:
             return function(scores)

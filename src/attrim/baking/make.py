@@ -10,6 +10,7 @@ from ..attention.discover import find_sites
 from ..core.site import Site
 from ..edits.base import Edit
 from ..errors import ParameterError, require_all, require_model
+from .carrying import Burden, Carrier
 from .check import require_same
 from .model import BakedModel, baked_class
 from .planning import Layer, crossed_streams, plan_layers, plan_sites
@@ -20,13 +21,15 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     """A copy of the model with the edits made permanent, so that what they make needless is really gone.
 
     Heads that ``Gate`` switches off lose all their weights, heads that ``Constant`` fixes lose their queries and keys
-    (https://arxiv.org/abs/2211.03495). The result is an ordinary model of the same class: it trains, saves, and works
-    in pipelines; ``attrim.load`` reads what its ``save_pretrained`` wrote.
+    (https://arxiv.org/abs/2211.03495). ``Mask``, ``SparsePattern``, ``Window``, ``Entmax`` and ``Sparsemax`` take no
+    weights away: the model carries them, masks as buffers, wherever it is copied, trained and saved. The result is an
+    ordinary model of the same class: it trains, saves, and works in pipelines; ``attrim.load`` reads what its
+    ``save_pretrained`` wrote.
 
     Parameters
     ----------
     model : a model of transformers; it is not changed.
-    edits : ``Constant`` and ``Gate``, applied in order.
+    edits : ``Constant`` and ``Gate``, or edits that are carried, applied in order.
     example : arguments of one forward pass, for models that attrim cannot make up an input for.
 
     Examples
@@ -51,15 +54,37 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
         )
     require_all(edits, Edit, "an edit")
     sites = find_sites(model, example)
-    plans = plan_sites(sites, edits)
-    layers = plan_layers(plans, sites)
-    everything = [*layers, *_feeding_layers(layers, sites)]
-    baked = copy.deepcopy(model)
-    fold(baked, layers, plans)
-    operate(baked, everything)
-    fill(baked, layers, plans)
-    baked.__class__ = baked_class(type(model), everything)
+    if any(edit.carried for edit in edits):
+        baked = _laden(model, edits, example)
+    else:
+        plans = plan_sites(sites, edits)
+        layers = plan_layers(plans, sites)
+        everything = [*layers, *_feeding_layers(layers, sites)]
+        baked = copy.deepcopy(model)
+        fold(baked, layers, plans)
+        operate(baked, everything)
+        fill(baked, layers, plans)
+        baked.__class__ = baked_class(type(model), everything)
     require_same(model, baked, edits, example)
+    return baked
+
+
+def _laden(model: Any, edits: Sequence[Edit], example: Any) -> Any:
+    """A copy of the model that carries the edits."""
+    for edit in edits:
+        if not edit.carried:
+            raise ParameterError(
+                f"{type(edit).__name__} cannot be baked together with edits that the model carries "
+                f"({next(type(other).__name__ for other in edits if other.carried)}); bake one kind, and use the other "
+                "with attrim.edit(model, ...)."
+            )
+    baked = copy.deepcopy(model)
+    burden, tensors = Burden.of(edits)
+    carrier = Carrier.put(baked, burden)
+    for name, tensor in tensors.items():
+        carrier.register_buffer(name, tensor.detach().to(next(model.parameters()).device, copy=True))
+    baked.__class__ = baked_class(type(model), (), burden=burden)
+    find_sites(baked, example)  # now, because later passes know no example
     return baked
 
 

@@ -11,19 +11,15 @@ from torch import nn
 
 from ..attention import interface
 from ..core import record
+from ..edits.saving import BAKED, CARRIED
 from ..errors import ArtefactError
-from ..runs.artefact import UNFIT, Artefact
+from ..runs.artefact import UNFIT
 from ..runs.files import file_digest, fill_folder, storage
+from .carrying import Burden, Carrier, carrying
 from .planning import Layer
 from .surgery import find, operate, switch
 
-STORE = Artefact(
-    "baked",
-    called="baked layers",
-    source="the folder that a baked model's save_pretrained wrote",
-    remedy="bake and save it again",
-)
-
+STORE = BAKED
 SIDECAR = STORE.index
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 """Where the weights of a model may be; those of an earlier one in the same folder are removed."""
@@ -35,6 +31,7 @@ class BakedModel:
     attrim_layers: ClassVar[tuple[Layer, ...]]
     attrim_stock: ClassVar[type]
     attrim_absent: ClassVar[tuple[str, ...]]
+    attrim_burden: ClassVar[Burden | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,13 +39,16 @@ class BakedModel:
             if isinstance(getattr(self, name, None), nn.Module):
                 setattr(self, name, None)
         operate(self, self.attrim_layers)
+        if self.attrim_burden is not None:
+            Carrier.put(self, self.attrim_burden)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; modules that serve several sites count their calls from here."""
+        """Run the model with the edits that it carries; modules of several sites count their calls from here."""
         for layer in self.attrim_layers:
             if len(layer.sites) > 1 and layer.constant:
                 find(self, layer.path).attrim_baked.count = 0  # type: ignore[union-attr]
-        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        with carrying(self):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
         """Save as any model, all files or none, with a sidecar that ``attrim.load`` reads."""
@@ -74,6 +74,7 @@ class BakedModel:
             "module": stock.__module__,
             "class": stock.__name__,
             "layers": [layer.to_json() for layer in self.attrim_layers],
+            CARRIED: None if self.attrim_burden is None else self.attrim_burden.to_json(),
             # Parts that an argument of the constructor left out (a pooler) are in no configuration.
             "absent": [name for name, value in vars(self).items() if value is None and not name.startswith("_")],
             "files": {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.is_file()},
@@ -88,11 +89,19 @@ class BakedModel:
             super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
 
-def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = ()) -> type:
-    """The class of a model that is cut to the given heads and lacks some parts, under the stock class's name."""
-    fields = {"attrim_layers": tuple(layers), "attrim_stock": stock, "attrim_absent": tuple(absent)}
-    fields["__module__"] = stock.__module__
+def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = (), burden: Burden | None = None) -> type:
+    """The class of a model that is cut to the given heads, lacks some parts and carries edits, under the stock name."""
+    fields: dict[str, Any] = {"attrim_layers": tuple(layers), "attrim_stock": stock, "attrim_absent": tuple(absent)}
+    fields |= {"attrim_burden": burden, "__module__": stock.__module__}
+    if burden is not None and hasattr(stock, "generate"):
+        fields["generate"] = _generate
     return type(stock.__name__, (BakedModel, stock), fields)
+
+
+def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Generate with the edits that the model carries: a cache is set up for the attention that they need."""
+    with carrying(self):
+        return self.attrim_stock.generate(self, *args, **kwargs)
 
 
 def is_baked(folder: str | Path) -> bool:
@@ -100,8 +109,8 @@ def is_baked(folder: str | Path) -> bool:
     return (Path(folder) / STORE.index).is_file()
 
 
-def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...]]:
-    """The stock class of the baked model in a folder, its layers, and the parts that it lacks.
+def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...], Burden | None]:
+    """The stock class of the baked model in a folder, its layers, the parts that it lacks, and the edits it carries.
 
     Refuses a folder whose files have changed since the model was saved.
     """
@@ -111,11 +120,12 @@ def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str
         module, name = (record.load(str, index[key], key) for key in ("module", "class"))
         absent = record.load(tuple[str, ...], index["absent"], "absent parts")
         files = record.load(dict[str, str], index["files"], "files")
+        burden = None if index.get(CARRIED) is None else Burden.from_json(index[CARRIED])
     except UNFIT as error:
         raise STORE.damaged(folder, f"{type(error).__name__}: {error}") from error
     stock = _stock(folder, module, name)
     _check_files(Path(folder), files)
-    return stock, layers, absent
+    return stock, layers, absent, burden
 
 
 def _check_files(folder: Path, files: dict[str, str]) -> None:
@@ -164,9 +174,9 @@ def loadable(folder: str | Path, automatic: Any) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.auto_factory import _get_model_class
 
-    stock, layers, absent = read_sidecar(folder)
+    stock, layers, absent, burden = read_sidecar(folder)
     config = AutoConfig.from_pretrained(folder)
     if type(config) not in automatic._model_mapping:
         raise ValueError("transformers has no such head for its architecture, so choose another kind of model")
     wanted = _get_model_class(config, automatic._model_mapping)
-    return baked_class(wanted, layers, absent if wanted is stock else ())
+    return baked_class(wanted, layers, absent if wanted is stock else (), burden)

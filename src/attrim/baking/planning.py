@@ -95,7 +95,8 @@ def plan_sites(sites: Sequence[Site], edits: Iterable[Edit]) -> dict[Site, SiteP
     for edit in everything:
         if type(edit) not in (Constant, Gate):
             raise ParameterError(
-                f"{type(edit).__name__} cannot be baked, only Constant and Gate can; use it as attrim.edit(model, ...)."
+                f"{type(edit).__name__} cannot be baked, only Constant, Gate, masks, windows and entmax can; use it as "
+                "attrim.edit(model, ...)."
             )
         for site, heads in edit.select.resolve(sites).items():
             plan = plans.setdefault(site, SitePlan(site, torch.ones(site.heads, dtype=torch.float64)))

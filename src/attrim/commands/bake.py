@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @register("bake")
 @dataclass(frozen=True, kw_only=True)
 class Bake(Command, Source):
-    """Make edits permanent: weights that constant and switched-off heads do not need leave the model."""
+    """Make edits permanent: what constant and switched-off heads do not need leaves the model, masks stay with it."""
 
     edit: Chain
-    """What to bake: constant:FOLDER, gate:0,heads=0/3+5/11, or several in order: 'gate:0,heads=3 then gate:0.5'."""
+    """What to bake: constant:FOLDER, gate:0,heads=0/3+5/11, pattern:FOLDER,tau=0.8, or several: 'EDIT then EDIT'."""
     output: Path
     """Folder to write the new model to."""
     kind: str = "saved"
@@ -41,7 +41,7 @@ class Bake(Command, Source):
         """Load, bake, time and save, and count what it costs before and after."""
         from ..baking import bake, cost
         from ..baking.model import SIDECAR, WEIGHTS
-        from ..core.text import parse_one_chain
+        from ..core.text import describe, parse_one_chain
         from ..evaluation import check_stats
         from ..models.loading import quiet
         from ..runs.files import fill_folder, storage
@@ -55,12 +55,16 @@ class Bake(Command, Source):
         notes = [f"The model is in {self.output}; load it with attrim.load, or give the folder to any attrim command."]
         length = self._length(model, baked)
         before, after = cost(model, length), cost(baked, length)
-        timed = self._timed(model, baked, length)
+        carried = any(edit.carried for edit in edits)
+        timed = self._timed(model, baked, length, carried)
         if timed is not None and timed.uncertain:
             notes.append(
                 f"It may have become slower: {timed.rounds} rounds do not tell; time it again on a machine without "
                 "other work."
             )
+        notes += [f"{describe(edit)}: {note}" for edit in edits if (note := edit.note())]
+        if carried:
+            notes.append("The model carries the edits wherever it goes; it computes every score, so it is not faster.")
         if tokenizer is None:
             notes.append("The model came without a tokenizer, so none is saved.")
 
@@ -111,15 +115,15 @@ class Bake(Command, Source):
             raise ParameterError(f"length cannot be {self.length}: the model and its constants take {most} tokens.")
         return self.length or min(128, most or 128)
 
-    def _timed(self, model: Any, baked: Any, length: int) -> Speed | None:
-        """Time both models; one that became slower is refused, so that the model stays as it was."""
+    def _timed(self, model: Any, baked: Any, length: int, carried: bool) -> Speed | None:
+        """Time both models; one that was cut and became slower is refused, so that the model stays as it was."""
         from ..baking import speed
         from ..errors import ParameterError
 
         if self.rounds == 0:
             return None
         timed = speed(model, baked, length, self.batch_size, self.rounds)
-        if timed.slower and not self.even_if_slower:
+        if timed.slower and not carried and not self.even_if_slower:
             raise ParameterError(
                 f"Baked, {self.batch_size} texts of {length} tokens take longer than before ({timed.ratio:.2f} x as "
                 "fast), so nothing is written: keep the model, bake more heads, or give --even-if-slower."

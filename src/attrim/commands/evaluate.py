@@ -48,14 +48,18 @@ class Evaluate(Command, Bench):
                 results = bench.evaluate(settings)
                 bench.require_run().finish()
             notes = [f"Results are in {bench.run_folder}"]
+        about = {item.name: [note for edit in item.edits if (note := edit.note())] for item in settings}
+        about = {name: texts for name, texts in about.items() if texts}
         data: dict[str, Any] = {
             "model": self.name,
             "task": self.loaded_task.options(),
             "results": {name: result.to_json() for name, result in results.items()},
+            "notes": about,
         }
         examples = data["results"]["unedited"]["examples"]
         table = results_table(results, f"{self.name} on {self.task_name}, {counted(examples, 'example')}")
-        return Outcome(data, [show(table), *notes])
+        said = [f"{name}: {'; '.join(texts)}" for name, texts in about.items()]
+        return Outcome(data, [show(table), *said, *notes])
 
 
 def _tensors(settings: Sequence[Setting]) -> dict[str, Any]:

@@ -107,12 +107,16 @@ def parse_one_chain(texts: Sequence[str], select: Select | None = None) -> list[
 
 
 def folders(text: str) -> list[str]:
-    """The folders of stats that the text of one or several edits names, such as ``constant:FOLDER``."""
+    """The folders of stats that the text of one or several edits names, such as ``constant:FOLDER``.
+
+    Files of other programs, which do not say what was measured, are left out.
+    """
     found = []
     for part in _links(text):
         _, fields, given = _read_member(EDITS, part)
-        found += [_unquoted(given[name]) for name in given if name in fields and "parse" in fields[name].metadata]
-    return found
+        read = [name for name in given if name in fields and "parse" in fields[name].metadata]
+        found += [_unquoted(given[name]) for name in read if fields[name].metadata.get("stats", True)]
+    return [source for source in found if not re.search(r"\.npy(:[^/\\:]+)?$", source)]
 
 
 def describe(*members: Any) -> str:
@@ -188,7 +192,9 @@ def _label(member: Any) -> str:
     parts: list[str] = []
     for item in _fields(member):
         value = getattr(member, item.name)
-        if item.name == "select" or (not _required(item) and _same(value, _default(item))):
+        if item.name == "select" or not item.metadata.get("label", True):
+            continue
+        if not _required(item) and _same(value, _default(item)):
             continue
         # Only the first field may go without its name.
         first = item is next(item for item in _fields(member) if item.name != "select")
@@ -226,8 +232,8 @@ def _text(value: Any) -> str:
         return str(value).lower()
     if hasattr(value, "ndim") and hasattr(value, "shape"):
         return "x".join(str(size) for size in value.shape) if value.ndim else repr(value.item())
-    if isinstance(value, Mapping):
-        return counted(len(value), "site")
+    if isinstance(value, Mapping) or hasattr(value, "sites"):
+        return counted(len(value if isinstance(value, Mapping) else value.sites), "site")
     if isinstance(value, (list, tuple)):
         if len(value) > MANY:
             return f"{len(value)} entries"

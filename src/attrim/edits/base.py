@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.registry import EDITS
-from ..core.site import Select, require_select
+from ..core.site import Select, Site, require_select
 from ..core.text import read_numbers
 
 register = EDITS.register
@@ -32,6 +33,8 @@ class Edit:
 
     select: Select = field(default_factory=Select)
     registered_name: ClassVar[str]
+    carried: ClassVar[bool] = False
+    """Whether a baked model keeps the edit as it is, because what the model was trained with may not get lost."""
 
     def __post_init__(self) -> None:
         """Check the numbers; an edit with checks of its own calls this first."""
@@ -68,6 +71,17 @@ class Edit:
         What evaluates a task asks for it before each batch.
         """
         return self
+
+    def check(self, sites: Sequence[Site]) -> None:
+        """Refuse to be switched on in a model with these sites; called before anything runs."""
+
+    def to_save(self) -> Edit:
+        """The edit that is saved in place of this one and does the same; only where that is smaller, another one."""
+        return self
+
+    def note(self) -> str:
+        """What commands say about the edit beside its results, such as how sparse it is; nothing by default."""
+        return ""
 
     def overrides(self, moment: str) -> bool:
         """Whether this edit changes the given moment."""

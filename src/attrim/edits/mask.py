@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from ..core.call import Call
-from ..errors import ParameterError
+from ..core.site import Select, Site
+from ..errors import ArtefactError, ParameterError, ShapeError, SiteError
 from .base import Edit, register
-from .persite import at_heads, at_site, check_matrices
-from .positions import gather
+from .persite import at_heads, at_site, check_matrices, names_of
+from .positions import gather, gather_offsets, inside
 
-Unseen = Literal["keep", "prune"]
+Unseen = Literal["keep", "prune", "offset"]
+Empty = Literal["zero", "strongest", "uniform"]
+TAIL = 8
+"""A distance that is nowhere in the stored cells goes by so many nearer ones."""
+
+
+def load_mask(source: str) -> Mask:
+    """The mask in a folder of ``save_edits``, in that of a baked model, or in a ``.npy`` file of cells to keep."""
+    from ..stats.npy import is_npy, read_layers
+
+    if is_npy(source):
+        layers = read_layers(source)
+        if any(bool(((cells != 0) & (cells != 1)).any()) for cells in layers.values()):
+            raise ArtefactError(
+                f"{source!r} holds numbers other than 0 and 1, so it is no mask; averages are read with "
+                f"pattern:{source},tau=..."
+            )
+        return Mask({name: cells == 0 for name, cells in layers.items()})
+    from .saving import load_edits, read_carried
+
+    edits = read_carried(source)
+    edits = load_edits(source) if edits is None else edits
+    masks = [edit for edit in edits if isinstance(edit, Mask)]
+    if len(masks) != 1:
+        raise ArtefactError(
+            f"The folder {source!r} holds {len(masks) or 'no'} masks, not one; save the mask alone with save_edits."
+        )
+    return masks[0]
 
 
 @register("mask")
@@ -22,30 +51,150 @@ Unseen = Literal["keep", "prune"]
 class Mask(Edit):
     """Remove cells, the same for every input, and let the softmax share their mass among the rest.
 
-    A row with nothing left gives zeros (https://arxiv.org/abs/2012.02030 leaves that case to the implementation).
+    Padding, causality and windows always win (https://arxiv.org/abs/2012.02030 leaves to the implementation what a row
+    with nothing left gives).
 
     Parameters
     ----------
     cells : bool ``[H|1, N, M]`` for all sites, or a dict from site name to such; True is removed. Row and column are
-        the positions of query and key in their own texts, whatever the padding and the cache.
-    unseen : whether cells outside of the stored size are kept or pruned.
+        the positions of query and key in their own texts, whatever the padding and the cache. A mask that was saved
+        serves as well, with its selection, ``unseen`` and ``empty`` unless others are given.
+    unseen : what becomes of cells outside of the stored size: ``keep`` (default), ``prune``, or ``offset``, which
+        removes a cell when more than half of the stored cells with the same distance of query and key are removed.
+    empty : what a row with nothing left gives: ``zero`` (default), all weight on the ``strongest`` allowed cell, or
+        ``uniform`` over the allowed cells, as in the released code for fairseq and BERT.
+    distances : float ``[H|1, 2 R + 1]``, or a dict from site name to such, for ``unseen="offset"``: the share of cells
+        that is removed where the key is ``d`` positions after its query (entry ``R + d``). Default: that of ``cells``.
+    about : how the mask was made, seed included, which travels with it.
     """
 
-    cells: Tensor | Mapping[str, Tensor]
-    unseen: Unseen = "keep"
+    carried = True
+
+    cells: Tensor | Mapping[str, Tensor] | Mask = field(metadata={"parse": load_mask, "stats": False})
+    unseen: Unseen | None = None
+    empty: Empty | None = None
+    distances: Tensor | Mapping[str, Tensor] | None = field(default=None, kw_only=True)
+    about: str = field(default="", kw_only=True, metadata={"label": False})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_matrices(self.cells, "cells", boolean=True)
-        if self.unseen not in get_args(Unseen):
-            raise ParameterError(f"unseen must be 'keep' or 'prune', not {self.unseen!r}.")
+        given = self.cells
+        if isinstance(given, Mask):
+            for name in ("unseen", "empty"):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, getattr(given, name))
+            if self.distances is None and self.unseen == "offset":
+                object.__setattr__(self, "distances", given.distances)
+            if not self.about:
+                object.__setattr__(self, "about", given.about)
+            if self.select == Select():
+                object.__setattr__(self, "select", given.select)
+            object.__setattr__(self, "cells", given.cells)
+            given = given.cells
+        assert not isinstance(given, Mask)
+        check_matrices(given, "cells", boolean=True)
+        for name, kind in (("unseen", Unseen), ("empty", Empty)):
+            choices = get_args(kind)
+            if getattr(self, name) not in (None, *choices):
+                listed = ", ".join(map(repr, choices[:-1]))
+                raise ParameterError(f"{name} must be {listed} or {choices[-1]!r}, not {getattr(self, name)!r}.")
+        if self.distances is None and self.unseen == "offset":
+            named = given if isinstance(given, Mapping) else {"": given}
+            shares = {name: removed_by_distance(cells) for name, cells in named.items()}
+            object.__setattr__(self, "distances", shares if isinstance(given, Mapping) else shares[""])
+        if self.distances is not None:
+            _check_distances(self.distances, self.unseen)
 
     def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
-        cells = at_heads(at_site(self.cells, call.site, "mask"), call, 0, "mask").to(scores.device)
-        return mask(scores, gather(cells, call.query_slots(), call.key_slots(), fill=self.unseen == "prune"))
+        return mask(scores, self.removed(call), self.empty or "zero")
+
+    def check(self, sites: Sequence[Site]) -> None:
+        """See :meth:`Edit.check`: a mask with cells for sites that are not there was made for another model."""
+        if not isinstance(self.cells, Mapping):
+            return
+        known = {name for site in sites for name in names_of(site)}
+        for name in self.cells:
+            if name not in known:
+                raise SiteError(
+                    f"The mask has cells for site {name!r}, which this model does not have, so it was made for another "
+                    "model; make one from averages of this model."
+                )
+
+    def note(self) -> str:
+        """How the mask was made."""
+        return self.about
+
+    def removed(self, call: Call) -> Tensor:
+        """Bool ``[B|1, H|1, Q, K]``: the cells of a call that are removed."""
+        cells = at_heads(at_site(self.cells, call.site, "mask"), call, 0, "mask").to(call.allowed.device)
+        query_slots, key_slots = call.query_slots(), call.key_slots()
+        found = gather(cells, query_slots, key_slots, fill=self.unseen == "prune")
+        size = (cells.shape[1], cells.shape[2])
+        if self.unseen != "offset" or (int(query_slots.max()) < size[0] and int(key_slots.max()) < size[1]):
+            return found
+        shares = at_heads(at_site(self.distances, call.site, "mask"), call, 0, "distances").to(found.device)
+        beyond = gather_offsets(shares, query_slots, key_slots, TAIL) > 0.5
+        return torch.where(inside(size, query_slots, key_slots), found, beyond)
 
 
-def mask(scores: Tensor, cells: Tensor) -> Tensor:
-    """Scores ``[B, H, Q, K]`` with ``-inf`` where the bool tensor ``cells`` ``[B|1, H|1, Q, K]`` is True."""
-    return scores.masked_fill(cells, float("-inf"))
+def mask(scores: Tensor, cells: Tensor, empty: Empty = "zero") -> Tensor:
+    """Scores ``[B, H, Q, K]`` with ``-inf`` where the bool tensor ``cells`` ``[B|1, H|1, Q, K]`` is True.
+
+    Parameters
+    ----------
+    empty : of a row that would lose everything, ``strongest`` keeps the largest score (the first of equal ones), and
+        ``uniform`` makes all scores that are not ``-inf`` equal.
+    """
+    masked = scores.masked_fill(cells, float("-inf"))
+    if empty == "zero":
+        return masked
+    lost = torch.isneginf(masked).all(-1, keepdim=True)
+    if empty == "uniform":
+        return torch.where(lost, torch.zeros_like(scores).masked_fill(torch.isneginf(scores), float("-inf")), masked)
+    best = scores.detach().argmax(-1, keepdim=True)
+    return torch.where(lost & torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True), scores, masked)
+
+
+def removed_by_distance(cells: Tensor, known: Tensor | None = None) -> Tensor:
+    """The share of cells that is removed for each distance of query and key, float32 ``[H, 2 R + 1]``.
+
+    Parameters
+    ----------
+    cells : bool ``[H, N, M]``, True is removed.
+    known : bool ``[H|1, N, M]``, the cells that count (default: all). Going outwards from the query, a distance
+        without any takes the mean of the last 8 that have some, on its side; 0 if there is none.
+    """
+    heads, queries, keys = cells.shape
+    known = torch.ones_like(cells[:1]) if known is None else known
+    reach = max(queries, keys) - 1
+    place = (torch.arange(keys)[None, :] - torch.arange(queries)[:, None] + reach).flatten()
+
+    def add_up(flags: Tensor) -> Tensor:
+        total = torch.zeros(len(flags), 2 * reach + 1)
+        return total.index_add_(1, place, flags.cpu().float().flatten(1))
+
+    counts = add_up(known).expand(heads, -1)
+    shares = add_up(cells & known) / counts.clamp_min(1)
+    for side in (-1, 1):
+        seen: list[Tensor] = []
+        for distance in range(1, reach + 1):
+            entry = reach + side * distance
+            if bool((counts[:, entry] > 0).all()):
+                seen.append(shares[:, entry])
+            elif seen:
+                shares[:, entry] = torch.stack(seen[-TAIL:]).mean(0)
+    return shares
+
+
+def _check_distances(values: Tensor | Mapping[str, Tensor], unseen: Any) -> None:
+    if unseen != "offset":
+        raise ParameterError("distances go with unseen='offset'; leave them out.")
+    for name, shares in (values if isinstance(values, Mapping) else {"all sites": values}).items():
+        if not isinstance(shares, Tensor) or not shares.is_floating_point() or shares.ndim != 2:
+            raise ParameterError(f"The distances for {name} must be a floating point tensor [H, 2 R + 1].")
+        if shares.shape[1] % 2 == 0 or 0 in shares.shape:
+            raise ShapeError(
+                f"The distances for {name} must have the shape [H, 2 R + 1], not {list(shares.shape)}; the middle "
+                "entry is the query's own position."
+            )

@@ -18,11 +18,12 @@ from .base import Edit
 def at_site(values: Any, site: Site, what: str) -> Any:
     """What ``values`` hold for ``site``: the entry under its name if they are a mapping, else themselves.
 
-    What was measured on the same backbone with another head, or with none, has the entry under the other name.
+    What was measured on the same backbone with another head, or with none, has the entry under the other name; what
+    comes from a file that knows no names has it under ``ROLE/LAYER``.
     """
     if not isinstance(values, Mapping):
         return values
-    for name in site.aliases:
+    for name in names_of(site):
         if name in values:
             return values[name]
     known = ", ".join(list(values)[:4]) + (", ..." if len(values) > 4 else "")
@@ -30,6 +31,11 @@ def at_site(values: Any, site: Site, what: str) -> Any:
         f"There is no {what} for site {site.name!r}, only for {known or 'no site at all'}; add it, or leave the site "
         "out with select=Select(names=...)."
     )
+
+
+def names_of(site: Site) -> tuple[str, ...]:
+    """The names under which a mapping may hold what belongs to a site."""
+    return (*site.aliases, f"{site.role}/{site.layer}")
 
 
 def at_heads(tensor: Tensor, call: Call, axis: int, what: str) -> Tensor:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..core.documents import MissingFile
 from ..core.registry import EDITS
 from ..core.site import Select
 from ..runs.artefact import UNFIT, Artefact, content
@@ -18,13 +20,23 @@ from .base import Edit
 
 STORE = Artefact("edits", source="a folder of save_edits", remedy="save them again")
 INDEX = STORE.index
+BAKED = Artefact(
+    "baked",
+    called="baked layers",
+    source="the folder that a baked model's save_pretrained wrote",
+    remedy="bake and save it again",
+)
+"""How a baked model says what it is."""
+CARRIED = "edits"
+"""The entry of its index for the edits that it carries."""
+CARRIER = "attrim_carried"
+"""The name of the module that holds their tensors as buffers."""
 
 
 def save_edits(edits: Edit | Iterable[Edit], folder: str | Path) -> Path:
     """Write edits to ``folder`` and return it; what was saved there before stays whole until the last moment."""
     edits = [edits] if isinstance(edits, Edit) else list(edits)
-    tensors: dict[str, Tensor] = {}
-    entries = [_entry(edit, f"{number}", tensors) for number, edit in enumerate(edits)]
+    entries, tensors = encode_edits(edits)
     return STORE.save(folder, {"edits": entries}, tensors)
 
 
@@ -35,15 +47,34 @@ def load_edits(folder: str | Path) -> list[Edit]:
         raise STORE.damaged(folder, f"{INDEX} does not list edits")
     index, tensors = STORE.read(folder)
     try:
-        return [_edit(entry, tensors) for entry in index["edits"]]
+        return decode_edits(index["edits"], tensors)
     except UNFIT as error:
         raise STORE.damaged(folder, str(error)) from error
 
 
+def read_carried(folder: str | Path) -> list[Edit] | None:
+    """The edits that the baked model in ``folder`` carries in its buffers; None where there is no baked model."""
+    try:
+        index = BAKED.read_index(folder)
+    except MissingFile:
+        return None
+    carried = index.get(CARRIED)
+    tensors: dict[str, Tensor] = {}
+    try:
+        wanted = {} if carried is None else {buffer: key for key, (buffer, _, _) in carried["tensors"].items()}
+        for path in sorted(Path(folder).glob("*.safetensors")) if wanted else ():
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  (a file, not a mapping)
+                    if name.rpartition(f"{CARRIER}.")[1] and name.rpartition(".")[2] in wanted:
+                        tensors[wanted[name.rpartition(".")[2]]] = file.get_tensor(name)
+        return decode_edits([] if carried is None else carried["entries"], tensors)
+    except (*UNFIT, OSError, SafetensorError) as error:
+        raise BAKED.damaged(folder, str(error)) from error
+
+
 def fingerprint(edits: Iterable[Edit]) -> str:
     """A hash of edits, the tensors that they hold included: equal edits have equal ones."""
-    tensors: dict[str, Tensor] = {}
-    entries = [_entry(edit, f"{number}", tensors) for number, edit in enumerate(edits)]
+    entries, tensors = encode_edits(edits)
     digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -53,10 +84,18 @@ def fingerprint(edits: Iterable[Edit]) -> str:
 
 def holds_tensors(edits: Iterable[Edit]) -> bool:
     """Whether any of the edits holds tensors, which its text only names."""
+    return bool(encode_edits(edits)[1])
+
+
+def encode_edits(edits: Iterable[Edit]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Edits as JSON values, and the tensors that these name."""
     tensors: dict[str, Tensor] = {}
-    for number, edit in enumerate(edits):
-        _entry(edit, f"{number}", tensors)
-    return bool(tensors)
+    return [_entry(edit.to_save(), f"{number}", tensors) for number, edit in enumerate(edits)], tensors
+
+
+def decode_edits(entries: Iterable[dict[str, Any]], tensors: Mapping[str, Tensor]) -> list[Edit]:
+    """The inverse of :func:`encode_edits`."""
+    return [_edit(entry, tensors) for entry in entries]
 
 
 def _entry(edit: Edit, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

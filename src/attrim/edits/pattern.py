@@ -1,0 +1,345 @@
+"""One sparse pattern for every input, from average attention (Attention Pruning, https://arxiv.org/abs/2012.02030)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..core.call import Call
+from ..core.site import Site
+from ..core.text import describe
+from ..errors import ArtefactError, DataError, ParameterError, ShapeError
+from ..stats.mean import Mean
+from ..stats.npy import is_npy, read_averages
+from .base import Edit, register
+from .constant import load_averages
+from .mask import Empty, Mask, Unseen, removed_by_distance
+from .persite import check_matrices
+from .ranking import (
+    Grid,
+    PatternFacts,
+    blown_up,
+    bounding_block,
+    first_of_mass,
+    lowest,
+    nearest_percentile,
+    surplus,
+    tiles_of,
+)
+
+Scope = Literal["model", "layer", "head", "row"]
+Choose = Literal["weakest", "random", "random-mass"]
+Tiles = Literal["round", "rank"]
+AsCoded = Literal["no", "transformer-xl", "fairseq", "bert", "llama"]
+TILE = 32
+"""The tile that is reported on where none is chosen: the block of the released sparse kernel."""
+
+
+def load_pattern_averages(source: str) -> Mean:
+    """Averages from a folder of stats, or from a ``.npy`` file of the released code (:mod:`attrim.stats.npy`)."""
+    if is_npy(source):
+        return read_averages(source)
+    averages = load_averages(source)
+    if not isinstance(averages, Mean):
+        raise ArtefactError(f"The averages in {source!r} have no counts; measure them with the stat 'mean'.")
+    return averages
+
+
+@register("pattern")
+@dataclass(frozen=True, eq=False)
+class SparsePattern(Edit):
+    """Remove the cells that get the least attention on average, the same for every input (arXiv 2012.02030).
+
+    It does what its ``mask``, a :class:`~attrim.edits.mask.Mask`, does, and is saved as that; ``facts`` says how sparse
+    it is. Only cells that some text had are ranked: neither future nor padding counts. Give ``tau`` or ``mass``.
+
+    Parameters
+    ----------
+    averages : a ``Mean`` stat, of which the selected heads are ranked; or ``[H|1, N, M]`` for all sites, or a dict from
+        site name to such, of which all are, with a negative number where no text had the cell.
+    tau : the share of cells to remove: ``floor(tau * cells)`` of each group, 0 removes none. Of equal averages the
+        one with the later head, query and key goes first.
+    scope : which cells are ranked together: those of the whole ``model``, of a ``layer`` (default), a ``head`` or
+        a ``row``.
+    mass : instead of ``tau``: keep the fewest cells that have this share of a group's average attention.
+    choose : ``weakest``; or, as a baseline, as many cells of each group at ``random``, or random ones that together
+        have as much average attention as the weakest (``random-mass``).
+    seed : for the random ones, which depend on nothing but the seed and the names of the sites.
+    keep_row : never remove the so many strongest cells of a row.
+    keep_diagonal : never remove a token's attention to itself.
+    keep_keys : key positions that are never removed, such as ``[0]`` for a token that begins every text.
+    tile : side of the tiles in which cells are removed (default: single cells, and tiles of 32 are reported).
+    tiles : ``round`` keeps a tile when any of its cells is kept; ``rank`` ranks the tiles by their average attention.
+    unseen : what becomes of cells that no text had, and of longer texts: ``keep``, ``prune``, or ``offset``, which goes
+        by the distance of query and key (see :class:`~attrim.edits.mask.Mask`).
+    empty : what a row with nothing left gives, as for :class:`~attrim.edits.mask.Mask`.
+    as_coded : the rule of the released code: nearest-rank percentile of a layer's cells, structural zeros among them,
+        and everything up to it removed, within a bounding block that is one short (``fairseq``, ``bert``) or not
+        (``transformer-xl``); or a linear percentile of each head (``llama``).
+    """
+
+    carried = True
+
+    averages: Mean | Tensor | Mapping[str, Tensor] = field(metadata={"parse": load_pattern_averages})
+    tau: float | None = None
+    scope: Scope | None = None
+    mass: float | None = field(default=None, kw_only=True)
+    choose: Choose = field(default="weakest", kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    keep_row: int = field(default=0, kw_only=True)
+    keep_diagonal: bool = field(default=False, kw_only=True)
+    keep_keys: tuple[int, ...] = field(default=(), kw_only=True)
+    tile: int | None = field(default=None, kw_only=True)
+    tiles: Tiles = field(default="round", kw_only=True)
+    unseen: Unseen = field(default="keep", kw_only=True)
+    empty: Empty = field(default="zero", kw_only=True)
+    as_coded: AsCoded = field(default="no", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "keep_keys", tuple(self.keep_keys))
+        self._check_numbers()
+        for name, kind in (
+            ("scope", Scope), ("choose", Choose), ("tiles", Tiles), ("unseen", Unseen), ("empty", Empty),
+            ("as_coded", AsCoded),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value not in get_args(kind) and not (name == "scope" and value is None):
+                raise ParameterError(f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}.")
+        if self.tile is None and self.tiles == "rank":
+            raise ParameterError("tiles='rank' needs the side of the tiles; give tile=32 or another number.")
+        if self.choose == "weakest" and self.seed:
+            raise ParameterError("seed is for choose='random' and 'random-mass'; leave it out.")
+        if self.as_coded != "no":
+            self._check_as_coded()
+        if not isinstance(self.averages, Mean):
+            check_matrices(self.averages, "averages", boolean=False)
+        elif not self.averages.records:
+            raise DataError("The averages are empty: nothing was measured; measure texts with the stat 'mean' first.")
+
+    def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
+        """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
+        return self.mask.edit_scores(scores, call)
+
+    def check(self, sites: Sequence[Site]) -> None:
+        """See :meth:`Edit.check`."""
+        self.mask.check(sites)
+
+    def note(self) -> str:
+        """How sparse all sites are together."""
+        return str(self.total)
+
+    def to_save(self) -> Edit:
+        """The mask, which says all that the pattern does and is far smaller than averages."""
+        return self.mask
+
+    @property
+    def mask(self) -> Mask:
+        """What is removed."""
+        return self._made[0]
+
+    @property
+    def facts(self) -> dict[str, PatternFacts]:
+        """How sparse each site is, by its name."""
+        return self._made[1]
+
+    @property
+    def total(self) -> PatternFacts:
+        """How sparse all sites are together."""
+        return functools.reduce(PatternFacts.__add__, self.facts.values())
+
+    @functools.cached_property
+    def _made(self) -> tuple[Mask, dict[str, PatternFacts]]:
+        grids = {name: self._locked(grid) for name, grid in self._grids().items()}
+        if self.as_coded != "no":
+            removed = {name: self._by_released_rule(grid) for name, grid in grids.items()}
+        elif self.tile is not None and self.tiles == "rank":
+            tiled = {name: grid.in_tiles(self.tile) for name, grid in grids.items()}
+            removed = {
+                name: blown_up(tiles, self.tile, grids[name].values.shape)
+                for name, tiles in self._ranked(tiled).items()
+            }
+        else:
+            removed = self._ranked(grids)
+        cells, facts, shares = {}, {}, {}
+        for name, grid in grids.items():
+            gone = removed[name]
+            if self.tile is not None:
+                fine = gone | ~grid.known
+                gone = ~blown_up(tiles_of(~fine, self.tile), self.tile, fine.shape) & (gone | grid.tiled(self.tile))
+            facts[name] = grid.facts(gone, self.tau, self.tile or TILE)
+            share = removed_by_distance(gone, grid.known) if self.unseen == "offset" else None
+            if self.as_coded == "no":
+                gone = grid.with_unseen(gone, share if share is not None else self.unseen, self.tile)
+            cells[name] = grid.all_heads(gone)
+            if share is not None:
+                shares[name] = grid.all_heads(share)
+        one = not isinstance(self.averages, (Mean, Mapping))
+        mask = Mask(
+            cells[""] if one else cells,
+            self.unseen,
+            self.empty,
+            distances=(shares[""] if one else shares) if shares else None,
+            about=self._about(facts),
+            select=self.select,
+        )
+        return mask, facts
+
+    def _about(self, facts: Mapping[str, PatternFacts]) -> str:
+        """How the mask is made: the parameters that were given, and how sparse it is."""
+        return f"{describe(self)}: {functools.reduce(PatternFacts.__add__, facts.values())}"
+
+    def _grids(self) -> dict[str, Grid]:
+        """The averages of the heads that are ranked."""
+        given = self.averages
+        if isinstance(given, Mean):
+            found = {}
+            for site, heads in self.select.resolve(given.sites).items():
+                unwatched = set(heads) - set(given.of(site).heads)
+                if unwatched:
+                    raise DataError(
+                        f"Head {min(unwatched)} of site {site.name!r} was not measured; leave it out with heads=..., "
+                        "or measure it."
+                    )
+                known = (given.counts(site) > 0).expand(site.heads, -1, -1)
+                found[site.name] = Grid(site, given.matrix(site).float()[list(heads)], known[list(heads)], heads)
+        else:
+            named = given if isinstance(given, Mapping) else {"": given}
+            found = {
+                name: Grid(Site(name, "plain", 0, len(cells)), cells.float().cpu().clamp_min(0), cells.cpu() >= 0)
+                for name, cells in named.items()
+            }
+        for name, grid in found.items():
+            if not bool(grid.known.any()):
+                raise DataError(
+                    f"The averages of {name or 'all sites'} are empty: no text had any cell; measure first."
+                )
+        return found
+
+    def _locked(self, grid: Grid) -> Grid:
+        """The grid with the cells that must stay."""
+        locked = torch.zeros_like(grid.known)
+        if self.keep_diagonal:
+            locked |= torch.eye(*grid.known.shape[1:], dtype=torch.bool)
+        for key in self.keep_keys:
+            locked[:, :, key : key + 1] = True
+        if self.keep_row:
+            weaker = (grid.known.sum(-1, keepdim=True) - self.keep_row).clamp_min(0)
+            locked |= ~lowest(grid.values, grid.known, weaker)
+        return Grid(grid.site, grid.values, grid.known, grid.heads, locked & grid.known)
+
+    def _ranked(self, grids: Mapping[str, Grid]) -> dict[str, Tensor]:
+        """The removed entries of each grid."""
+        if self.scope != "model":
+            return {name: self._removed([grid])[0] for name, grid in grids.items()}
+        return dict(zip(grids, self._removed(list(grids.values())), strict=True))
+
+    def _removed(self, grids: list[Grid]) -> list[Tensor]:
+        """The removed entries of grids whose cells are ranked together (or in the groups that the scope says)."""
+
+        def grouped(tensors: Iterable[Tensor]) -> Tensor:
+            if self.scope == "model":
+                return torch.cat([tensor.flatten() for tensor in tensors])[None]
+            (tensor,) = tensors
+            axis = {None: 0, "layer": 0, "head": 1, "row": 2}[self.scope]
+            return tensor.reshape(math.prod(tensor.shape[:axis]), -1)
+
+        values, known = grouped(grid.values for grid in grids), grouped(grid.known for grid in grids)
+        free = known & ~grouped(grid.locked for grid in grids)
+        if self.tau is not None:
+            # 0.29 * 100 is 28.999999999999996: without the small step up it would be one cell less.
+            counts = torch.floor(known.sum(-1, keepdim=True).double() * self.tau + 1e-9).long()
+        else:
+            assert self.mass is not None
+            counts = surplus(values, known, self.mass)
+        removed = lowest(values, free, counts)
+        if self.choose != "weakest":
+            noise = grouped(grid.noise(self.seed) for grid in grids)
+            if self.choose == "random":
+                removed = lowest(noise, free, removed.sum(-1, keepdim=True))
+            else:
+                removed = first_of_mass(noise, values, free, (values.double() * removed).sum(-1, keepdim=True))
+        parts = removed.flatten().split([grid.values.numel() for grid in grids])
+        return [part.view(grid.values.shape) for part, grid in zip(parts, grids, strict=True)]
+
+    def _by_released_rule(self, grid: Grid) -> Tensor:
+        """What the released code removes of the averages of a layer, ``[H, N, M]``."""
+        assert self.tau is not None
+        values = grid.values * grid.known
+        if self.as_coded == "llama":
+            bars = np.percentile(values.double().flatten(1).numpy(), 100 * self.tau, axis=1)
+            return values <= torch.from_numpy(bars).float()[:, None, None]
+        if self.as_coded == "transformer-xl":
+            # The memory asks nothing, and the released array has no rows for it.
+            first = int(grid.known.any(0).any(-1).int().argmax())
+            return values <= nearest_percentile(values[:, first:], self.tau)
+        rows, columns = bounding_block(values, as_coded=True)
+        block = values[:, :rows, :columns]
+        if not block.numel():
+            raise DataError(f"The averages of {grid.site.name!r} are all zero, so the released code has no block.")
+        if self.choose == "random":
+            # Outside of the block nothing is removed, in contrast to the other rule.
+            removed = torch.zeros_like(grid.known)
+            drawn = grid.noise(self.seed)[:, :rows, :columns].flatten()[None]
+            count = torch.tensor([[int(block.numel() * self.tau)]])
+            chosen = lowest(drawn, torch.ones_like(drawn, dtype=torch.bool), count)
+            removed[:, :rows, :columns] = chosen.view(block.shape)
+            return removed
+        return values <= nearest_percentile(block, self.tau)
+
+    def _check_numbers(self) -> None:
+        if (self.tau is None) == (self.mass is None):
+            raise ParameterError("A pattern needs tau, the share of cells to remove, or mass, the share to keep: one.")
+        if self.tau is not None and not 0 <= self.tau <= 1:
+            raise ParameterError(f"tau must lie between 0 and 1 (it is a share, not a percentage), not {self.tau}.")
+        if self.mass is not None and not 0 < self.mass <= 1:
+            raise ParameterError(f"mass must lie above 0 and not above 1, not {self.mass}.")
+        if self.keep_row < 0 or any(key < 0 for key in self.keep_keys):
+            raise ParameterError("keep_row and keep_keys are numbers and positions from 0 on, never negative.")
+        if self.tile is not None and self.tile < 1:
+            raise ParameterError(f"tile must be at least 1, not {self.tile}.")
+
+    def _check_as_coded(self) -> None:
+        """Refuse what the released rule has no place for."""
+        given = {
+            "scope": self.scope is not None,
+            "mass": self.mass is not None,
+            "keep_row": self.keep_row > 0,
+            "keep_diagonal": self.keep_diagonal,
+            "keep_keys": bool(self.keep_keys),
+            "tiles='rank'": self.tiles == "rank",
+            "choose='random-mass'": self.choose == "random-mass",
+            "choose='random'": self.choose == "random" and self.as_coded != "fairseq",
+        }
+        for name, wrong in given.items():
+            if wrong:
+                raise ParameterError(f"{name} does not go with as_coded={self.as_coded!r}; leave one of them out.")
+
+
+def matching_window(pattern: SparsePattern, first: int = 0) -> int:
+    """The ``size`` of the :class:`~attrim.edits.window.Window` that removes as many cells as a pattern, most nearly.
+
+    Parameters
+    ----------
+    first : how many first keys the window keeps.
+    """
+    if not isinstance(pattern.averages, Mean):
+        raise ShapeError("Only a pattern of a Mean stat says which cells texts have; make it from one.")
+    kept: list[Tensor] = []
+    total = pattern.total
+    for site, heads in pattern.select.resolve(pattern.averages.sites).items():
+        known = (pattern.averages.counts(site) > 0).expand(site.heads, -1, -1)[list(heads)].sum(0)
+        distance = (torch.arange(known.shape[1])[None, :] - torch.arange(known.shape[0])[:, None]).abs()
+        distance[:, :first] = 0
+        kept.append(torch.bincount(distance.flatten(), weights=known.flatten().double()))
+    reach = max(map(len, kept))
+    sums = torch.stack([functional.pad(each, (0, reach - len(each))) for each in kept]).sum(0).cumsum(0)
+    return int((sums - (total.cells - total.removed)).abs().argmin()) + 1

@@ -1,0 +1,254 @@
+"""Models that carry masks, windows and entmax: they hold in every pass, and survive saving, loading and training."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel
+
+import attrim
+from attrim.attention.context import attach
+from attrim.cli import main
+from attrim.core.text import parse_chain
+from attrim.edits import Edit, Entmax, Gate, Mask, SparsePattern, Window, save_edits
+from attrim.edits.saving import read_carried
+from attrim.errors import ArtefactError, ParameterError
+from attrim.models.loading import load_model
+from baked_models import ANIMALS, noise
+from watching import Keep, output_of
+from zoo import batch
+
+TEXT = "A few words to measure.\nAnother line, which is longer than the first one.\n"
+EDITS: dict[str, list[Edit]] = {
+    "mask": [Mask(noise(4, 6, 6) < 0.4, "offset", "strongest")],
+    "pattern": [SparsePattern(noise(4, 12, 12), 0.6, "head")],
+    "window": [Window(2, first=1)],
+    "both": [Mask(noise(1, 12, 12) < 0.3), Entmax(1.5)],
+}
+
+
+@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "t5", "deberta", "lxmert", "xlnet"])
+def test_carried_equals_edited_and_is_saved(name: str, edits: list[Edit], tmp_path: Path) -> None:
+    animal = ANIMALS[name]
+    model = animal.build()
+    inputs: dict[str, Any] = batch(animal, (7, 4))
+    if animal.eats == "pair":
+        inputs["use_cache"] = False
+    baked = attrim.bake(model, *edits)
+    baked.save_pretrained(tmp_path)
+    loaded = attrim.load(tmp_path)
+    assert loaded.state_dict().keys() == baked.state_dict().keys()
+    with torch.no_grad():
+        dense = output_of(model(**inputs))
+        with attrim.edit(model, *edits):
+            expected = output_of(model(**inputs))
+        assert not torch.allclose(dense, expected)
+        for other in (baked, loaded, copy.deepcopy(loaded)):
+            torch.testing.assert_close(output_of(other(**inputs)), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(output_of(model(**inputs)), dense)  # the original carries nothing
+
+
+def test_masks_are_buffers_and_move_with_the_model(tmp_path: Path) -> None:
+    baked = attrim.bake(ANIMALS["bert"].build(), *EDITS["mask"])
+    buffers = {name: tensor for name, tensor in baked.state_dict().items() if "attrim_carried.tensor" in name}
+    assert [tensor.dtype for tensor in buffers.values()] == [torch.bool, torch.float32]
+    assert torch.equal(next(iter(buffers.values())), EDITS["mask"][0].cells)  # type: ignore[attr-defined]
+    assert not any("attrim_carried" in name for name, _ in baked.named_parameters())
+    half = baked.to(torch.bfloat16)
+    assert half.state_dict()[next(iter(buffers))].dtype == torch.bool
+    with torch.no_grad():
+        assert torch.isfinite(output_of(half(**batch(ANIMALS["bert"], (7, 4))))).all()
+    half.save_pretrained(tmp_path)
+    with torch.no_grad():
+        again = output_of(attrim.load(tmp_path)(**batch(ANIMALS["bert"], (7, 4))))
+    assert torch.isfinite(again).all()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
+def test_generation(name: str) -> None:
+    animal = ANIMALS[name]
+    model = animal.build()
+    edits = [Mask(noise(4, 8, 8) < 0.4, "offset"), Window(4, first=1)]
+    baked = attrim.bake(model, *edits)
+    inputs = {key: value for key, value in batch(animal, (6, 6)).items() if not key.startswith("decoder")}
+    for options in ({}, {"num_beams": 3}, {"cache_implementation": "static", "disable_compile": True}):
+        if options.get("cache_implementation") and name != "llama":
+            continue
+        options |= {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+        with torch.no_grad():
+            with attrim.edit(model, *edits):
+                expected = model.generate(**inputs, **options)
+            assert torch.equal(baked.generate(**inputs, **options), expected)
+
+
+def test_what_is_watched_and_edited_beside_it() -> None:
+    """Stats see the masked weights, and further edits apply, too."""
+    animal = ANIMALS["bert"]
+    baked = attrim.bake(animal.build(), Window(1))
+    keep = Keep()
+    with torch.no_grad(), attach(baked, [Gate(0.5)], [keep]):
+        baked(**batch(animal, (5, 5)))
+    for weights in keep.tensors.values():
+        torch.testing.assert_close(weights, (0.5 * torch.eye(5)).expand_as(weights))
+
+
+def test_training_keeps_the_mask(tmp_path: Path) -> None:
+    animal = ANIMALS["bert"]
+    baked = attrim.bake(animal.build(), *EDITS["pattern"]).train()
+    before = {name: tensor.clone() for name, tensor in baked.state_dict().items() if "attrim_carried" in name}
+    optimizer = torch.optim.SGD(baked.parameters(), lr=0.1)
+    output_of(baked(**batch(animal, (7, 4)))).square().sum().backward()
+    optimizer.step()
+    baked.save_pretrained(tmp_path)
+    loaded = attrim.load(tmp_path)
+    assert before
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in before.items())
+    with torch.no_grad(), attach(loaded, stats=[keep := Keep()]):
+        loaded(**batch(animal, (7, 7)))
+    cells = EDITS["pattern"][0].mask.cells[:, :7, :7]  # type: ignore[attr-defined]
+    for weights in keep.tensors.values():
+        assert (weights[:, cells] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_the_backbone_carries_the_mask_without_its_head(name: str, tmp_path: Path) -> None:
+    animal = ANIMALS[name]
+    model = animal.build()
+    baked = attrim.bake(model, Window(2))
+    baked.save_pretrained(tmp_path)
+    inputs = batch(animal, (7, 4))
+    with torch.no_grad():
+        with attrim.edit(model, Window(2)):
+            expected = model.base_model(**inputs).last_hidden_state
+        for other in (baked, attrim.load(tmp_path), copy.deepcopy(baked)):
+            torch.testing.assert_close(other.base_model(**inputs).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "bart"])
+def test_gradient_checkpointing_computes_the_masked_pass_again(name: str) -> None:
+    animal = ANIMALS[name]
+    inputs: dict[str, Any] = batch(animal, (7, 4))
+    gradients = []
+    for checkpointing in (False, True):
+        baked = attrim.bake(animal.build(), Window(2, first=1)).train()
+        for module in baked.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+            for rate in ("dropout", "attention_dropout", "activation_dropout"):
+                if isinstance(getattr(module, rate, None), float):
+                    setattr(module, rate, 0.0)
+        if checkpointing:
+            baked.gradient_checkpointing_enable()
+        output_of(baked(**inputs)).float().square().sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in baked.parameters() if p.grad is not None]))
+    torch.testing.assert_close(*gradients)
+
+
+def test_another_head_on_the_same_backbone_carries_the_mask(tmp_path: Path) -> None:
+    baked = attrim.bake(ANIMALS["bert"].build(), *EDITS["mask"])
+    baked.save_pretrained(tmp_path)
+    headless = load_model(str(tmp_path), kind="auto")
+    assert type(headless).__name__ == "BertModel"
+    inputs = batch(ANIMALS["bert"], (7, 4))
+    inputs.pop("labels", None)
+    with torch.no_grad():
+        keep = Keep()
+        with attach(headless, stats=[keep]):
+            headless(**inputs)
+    cells = EDITS["mask"][0].cells  # type: ignore[attr-defined]
+    weights = next(iter(keep.tensors.values()))[:1, :, :6, :6]
+    kept_rows = ~cells.all(-1)
+    assert (weights[0][cells & kept_rows[..., None]] == 0).all()
+    stock = AutoModel.from_pretrained(tmp_path)  # loads the weights alone, and says that it leaves buffers out
+    assert not hasattr(stock, "attrim_carried")
+
+
+def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) -> None:
+    baked = attrim.bake(ANIMALS["bert"].build(), *EDITS["mask"])
+    baked.save_pretrained(tmp_path / "model")
+    save_edits(EDITS["mask"], tmp_path / "edits")
+    for folder in ("model", "edits"):
+        (mask,) = parse_chain(f"mask:{tmp_path / folder}")
+        assert isinstance(mask, Mask)
+        assert torch.equal(mask.cells, EDITS["mask"][0].cells)  # type: ignore[arg-type, attr-defined]
+        assert (mask.unseen, mask.empty) == ("offset", "strongest")
+        (changed,) = parse_chain(f"mask:{tmp_path / folder},unseen=keep,empty=zero")
+        assert (changed.unseen, changed.empty) == ("keep", "zero")  # type: ignore[attr-defined]
+    assert read_carried(tmp_path / "edits") is None
+    save_edits([Gate(0.5)], tmp_path / "gate")
+    with pytest.raises(ArtefactError, match="holds no masks"):
+        parse_chain(f"mask:{tmp_path / 'gate'}")
+    with pytest.raises(ArtefactError, match="no saved edits"):
+        parse_chain(f"mask:{tmp_path / 'nowhere'}")
+
+
+def test_masks_and_cut_heads_are_not_mixed() -> None:
+    model = ANIMALS["bert"].build()
+    with pytest.raises(ParameterError, match="Gate cannot be baked together with edits that the model carries"):
+        attrim.bake(model, Gate(0, select=attrim.Select(heads=[0])), Window(2))
+    with pytest.raises(ParameterError, match="Threshold cannot be baked"):
+        attrim.bake(model, attrim.Threshold(0.1))
+
+
+@pytest.fixture(scope="module")
+def averages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("averages")
+    (folder / "text.txt").write_text(TEXT)
+    words = ["measure", "tiny-bert", "--task", "text", "--data", str(folder / "text.txt"), "--stats", "mean", "--quiet"]
+    assert main([*words, "--output", str(folder / "mean")]) == 0
+    return folder / "mean"
+
+
+def test_on_the_command_line(averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "pruned"
+    words = ["bake", "tiny-bert", "--edit", f"pattern:{averages},tau=0.8,scope=head", "--output", str(folder)]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "nominal 80.0%, effective" in shown
+    assert "computes every score" in " ".join(shown.split())
+    edits = [f"pattern:{averages},tau=0.8,scope=head", f"mask:{folder}", "window:3,first=1", "entmax:1.5", "sparsemax"]
+    task = ["--task", "retrieval", "--data", "built-in", "--limit", "5", "--option", "paragraphs=5"]
+    flags = [word for edit in edits for word in ("--edit", edit)]
+    capsys.readouterr()
+    assert main(["evaluate", "tiny-bert", *task, *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    results = found["results"]
+    assert results[edits[0]]["metrics"] == results[edits[1]]["metrics"]
+    assert list(found["notes"]) == edits[:2]
+    assert main(["evaluate", str(folder), *task, "--json"]) == 0
+    carried = json.loads(capsys.readouterr().out)["results"]["unedited"]
+    assert carried["metrics"] == results[edits[0]]["metrics"]
+    assert all(results[edit]["zero_share"] > 0.01 for edit in edits[:3])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ("pattern:{averages},tau=8", "not a percentage"),
+        ("pattern:{averages}", "needs tau"),
+        ("pattern:nowhere,tau=0.5", "no saved stats"),
+        ("pattern:nowhere.npy,tau=0.5", "no file"),
+        ("mask:{averages}", "no saved edits"),
+        ("window:0", "at least 1"),
+        ("entmax:1", "above 1"),
+    ],
+)
+def test_bad_input(edit: str, message: str, averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bake", "tiny-bert", "--edit", edit.format(averages=averages), "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_averages_of_another_model_are_refused(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bake", "tiny-roberta", "--edit", f"pattern:{averages},tau=0.5", "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "pattern:" in capsys.readouterr().err
