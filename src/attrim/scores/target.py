@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError, ParameterError
 from ..measurement import LABELS
+from ..tasks.base import Task
 from .base import Target
 
 IGNORED = -100
@@ -74,11 +75,11 @@ def places_of(model: nn.Module, output: Any, batch: Mapping[str, Tensor]) -> Pla
 
 def explained(places: Places, target: Target | None) -> Tensor:
     """The numbers ``[B]`` that are explained: the mean logit of the chosen answers."""
-    return places.mean(logits_at(places, answers_of(places, target)))
+    return logits_of(places, answers_of(places, target))
 
 
 def answers_of(places: Places, target: Target | None) -> Tensor:
-    """The answers int64 ``[B, P]`` that a target means at each place."""
+    """The number ``[B, P]`` of the answer that is explained at every place."""
     logits = places.logits
     if target == "predicted" or target is None:
         return logits.argmax(-1)
@@ -91,9 +92,20 @@ def answers_of(places: Places, target: Target | None) -> Tensor:
     return torch.full(logits.shape[:2], int(target), device=logits.device)
 
 
-def logits_at(places: Places, answers: Tensor) -> Tensor:
-    """The logits ``[B, P]`` of answers ``[B, P]``."""
-    return places.logits.gather(-1, answers[..., None])[..., 0]
+def logits_of(places: Places, answers: Tensor) -> Tensor:
+    """The mean logit ``[B]`` of the answers ``[B, P]`` over the places that count."""
+    return places.mean(places.logits.gather(-1, answers[..., None])[..., 0])
+
+
+def example_losses(
+    model: nn.Module, batch: Mapping[str, Tensor], score: str, task: Task | None = None
+) -> tuple[Tensor, Tensor]:
+    """Run a model on a batch with labels, and give :func:`losses`; by the task's own loss, where it has one."""
+    if task is not None and type(task).loss is not Task.loss:
+        examples = len(next(iter(batch.values())))
+        loss = task.loss(model, dict(batch))  # the mean over the examples
+        return loss * examples, torch.ones(examples, dtype=torch.long, device=loss.device)
+    return losses(model, model(**batch), batch, score)
 
 
 def losses(model: nn.Module, output: Any, batch: Mapping[str, Tensor], score: str) -> tuple[Tensor, Tensor]:
