@@ -75,10 +75,11 @@ class Examples:
         An example that is read in several windows has several rows.
         """
         found: dict[int, list[tuple[Batch, int]]] = {}
+        asked = set(wanted)
         left = set(wanted)
         for batch in self.task.batches(self.tokenizer, longest_input(self.model, self.tokenizer)):
             for place, number in enumerate(batch.index.tolist()):
-                if number in set(wanted):
+                if number in asked:
                     found.setdefault(number, []).append((batch, place))
                     left.discard(number)
         if left:
