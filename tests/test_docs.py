@@ -24,7 +24,15 @@ def _printing():
     torch.set_printoptions(profile="default")
 
 
-PAGES = {"edits.md": 11, "quantize.md": 3, "scores.md": 10, "hidden.md": 4, "stats.md": 10, "bake.md": 1}
+PAGES = {
+    "edits.md": 11,
+    "quantize.md": 3,
+    "scores.md": 10,
+    "hidden.md": 4,
+    "stats.md": 10,
+    "bake.md": 1,
+    "explain.md": 2,
+}
 """How many examples each page has at least."""
 
 

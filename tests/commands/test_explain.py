@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import transformers
+from PIL import Image
 
 from attrim.cli import main
 from attrim.maps.quality import Examiner
+from attrim.models.tiny import tiny_tokenizer
 from one_letter import write_sst2
 
 SHAPES = ["explain", "shapes-lxmert-trained", "--task", "shapes"]
@@ -106,3 +110,67 @@ def test_what_does_not_fit_is_said_in_one_sentence(words: str, said: str, capsys
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+NAMES = ("bright", "dark")
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder with one image of each class, wider than high."""
+    generator = np.random.default_rng(0)
+    for name, light in zip(NAMES, (190, 60), strict=True):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        image = np.clip(generator.normal(light, 20, size=(16, 24, 3)), 0, 255).astype(np.uint8)
+        Image.fromarray(image).save(tmp_path / "photos" / name / "0.png")
+    return tmp_path / "photos"
+
+
+def test_patches_of_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+    config = transformers.ViTConfig(**SMALL, image_size=8, patch_size=4, **names)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    words = [
+        "explain",
+        str(tmp_path / "vit"),
+        "--task",
+        "images",
+        "--data",
+        str(photos),
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    assert main([*words, "--examples", "1", "--quality", "--levels", "0", "0.5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (example,) = found["examples"]
+    assert example["grid"] == [2, 2]
+    assert (example["width"], example["height"]) == (24, 16)
+    assert example["facts"] == ["label: dark"]
+    assert found["quality"]["part"] == "patches"
+    assert found["quality"]["levels"][0]["pointing"] is None
+    assert (tmp_path / "out" / "example-1.png").is_file()
+
+
+def test_classes_of_images_by_their_names(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CLIP: every class is a text, and the image's tower is explained."""
+    tokenizer = tiny_tokenizer()
+    texts = {
+        **SMALL,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": 64,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
+    config = transformers.CLIPConfig(
+        text_config=texts, vision_config={**SMALL, "image_size": 8, "patch_size": 4}, projection_dim=8
+    )
+    transformers.CLIPModel(config).save_pretrained(tmp_path / "clip")
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    transformers.CLIPProcessor(images, tokenizer).save_pretrained(tmp_path / "clip")
+    words = ["explain", str(tmp_path / "clip"), "--task", "images/zero-shot", "--data", str(photos)]
+    assert main([*words, "--examples", "0", "1", "--json", "--output", str(tmp_path / "out"), "--formats", "png"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["examples"]
+    assert first["explained"] in NAMES
+    assert "texts" not in first
+    assert first["grid"] == second["grid"] == [2, 2]
+    assert (first["width"], first["height"]) == (16, 16)  # the middle, which is what the model sees

@@ -477,3 +477,14 @@ def test_half_precision() -> None:
 
 def test_options_are_kept() -> None:
     assert replace(MapOptions(), start_layer=2).start_layer == 2
+
+
+def test_padding_on_the_left_changes_nothing() -> None:
+    """Where positions are relative: the last token is read, and padding has no relevance."""
+    animal = of("llama")
+    model = built(animal).double()
+    right, left = (batch(animal, LENGTHS, torch.float64, side) for side in ("right", "left"))
+    one, other = Explainer(model)(right, LEVELS), Explainer(model)(left, LEVELS)
+    for number in range(len(LENGTHS)):
+        torch.testing.assert_close(one.of("tokens", number), other.of("tokens", number), rtol=1e-4, atol=1e-6)
+        assert bool((other.relevance["tokens"][:, number, ~other.real["tokens"][number]] == 0).all())

@@ -75,10 +75,11 @@ class Examples:
         An example that is read in several windows has several rows.
         """
         found: dict[int, list[tuple[Batch, int]]] = {}
+        asked = set(wanted)
         left = set(wanted)
         for batch in self.task.batches(self.tokenizer, longest_input(self.model, self.tokenizer)):
             for place, number in enumerate(batch.index.tolist()):
-                if number in set(wanted):
+                if number in asked:
                     found.setdefault(number, []).append((batch, place))
                     left.discard(number)
         if left:
@@ -176,17 +177,23 @@ def _about(
         return f"example {number}", facts, None
     picture = task.picture(number)
     if picture.answers:
-        facts.append(f"people answered: {', '.join(shorten(answer, str, 40) for answer in picture.answers)}")
+        said = "people answered" if picture.question else "label"
+        facts.append(f"{said}: {', '.join(shorten(answer, str, 40) for answer in picture.answers)}")
     title = picture.question or f"example {number}"
     if folder is None:
         return title, facts, None
     from PIL import Image
 
-    path = folder / f"image-{number}.png"
+    path, image = folder / f"image-{number}.png", picture.image
+    prepare = getattr(reader.tokenizer, "image_processor", reader.tokenizer)
+    if getattr(prepare, "do_center_crop", False):  # the model does not see the margins
+        side = min(image.shape[:2])
+        top, left = ((length - side) // 2 for length in image.shape[:2])
+        image = image[top : top + side, left : left + side]
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture.image).save(path)
-    high, wide = picture.image.shape[:2]
+        Image.fromarray(image).save(path)
+    high, wide = image.shape[:2]
     marks = batch.targets.get("relevant")
     relevant = () if marks is None else tuple(torch.nonzero(marks[0] == 1)[:, 0].tolist())
     boxes = picture.boxes if len(picture.boxes) else None

@@ -18,7 +18,7 @@ from ..edits.base import Edit
 from ..errors import SiteError
 from ..scores.lrp import relevance_of
 from ..scores.relevance import Relevance, Rules
-from ..scores.taps import OutputTap, WeightTap, gradients
+from ..scores.taps import OutputTap, Tap, WeightTap, gradients
 from ..scores.target import unlabelled
 from .readout import Answered, Explained, answered, rows_read
 
@@ -129,8 +129,8 @@ def blocks(products: Products, examples: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class KeptOutputs(OutputTap):
-    """Keeps the outputs of heads, and the calls that they come from."""
+class CallTap(Tap):
+    """Keeps the calls that tensors come from, too."""
 
     calls: dict[str, Call] = field(default_factory=dict)
 
@@ -140,16 +140,12 @@ class KeptOutputs(OutputTap):
         return super().keep(tensor, call)
 
 
-@dataclass(frozen=True, eq=False)
-class KeptWeights(WeightTap):
-    """Keeps the attention weights, and the calls that they come from."""
+class KeptOutputs(CallTap, OutputTap):
+    """Keeps the outputs of heads, and their calls."""
 
-    calls: dict[str, Call] = field(default_factory=dict)
 
-    def keep(self, tensor: Tensor, call: Call) -> Tensor:
-        """See :meth:`Tap.keep`."""
-        self.calls[call.site.name] = call
-        return super().keep(tensor, call)
+class KeptWeights(CallTap, WeightTap):
+    """Keeps the attention weights, and their calls."""
 
 
 @dataclass(frozen=True, eq=False)

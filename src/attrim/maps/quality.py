@@ -236,7 +236,7 @@ class Quality:
         fields = run.fields(setting)
         if fields is None:
             return None
-        known: _Kept = record.load(_Kept, fields, f"quality of maps {setting!r} in {run.folder}")
+        known: _QualityFields = record.load(_QualityFields, fields, f"quality of maps {setting!r} in {run.folder}")
         arrays = {name: tensor.numpy() for name, tensor in run.load_arrays(setting).items()}
         if set(arrays) != {*AXES, "steps"}:
             raise ArtefactError(f"The quality of maps {setting!r} in {run.folder} is not complete; begin it again.")
@@ -258,7 +258,7 @@ AXES = {
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _QualityFields:
     """What :meth:`Quality.store` keeps beside arrays."""
 
     levels: list[float]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError, ParameterError, SiteError
 from ..scores.base import Target
-from ..scores.target import IGNORED, Places, answers_of, is_causal, logits_at, places_of
+from ..scores.target import IGNORED, Places, answers_of, is_causal, logits_of, places_of
 
 Row = Literal["", "first", "last", "before-last", "end-of-text", "mean"] | int
 """The token that a head reads: the first one, the last one, the one before the last (of the text, where regions follow
@@ -112,7 +112,7 @@ class Answered(NamedTuple):
 
     def number(self) -> Tensor:
         """The number ``[B]`` that is explained: the logit of the answer, their mean where there are several."""
-        return self.places.mean(logits_at(self.places, self.answers))
+        return logits_of(self.places, self.answers)
 
     def probability(self) -> Tensor:
         """The probability ``[B]`` of the answer, the mean of several; NaN where there is no other answer."""
@@ -120,7 +120,7 @@ class Answered(NamedTuple):
         if logits.shape[-1] == 1:
             return torch.full(logits.shape[:1], torch.nan, device=logits.device)
         chances = self.places._replace(logits=logits.softmax(-1))
-        return self.places.mean(logits_at(chances, self.answers))
+        return logits_of(chances, self.answers)
 
 
 def reading_of(model: nn.Module, row: Row = "") -> Reading:

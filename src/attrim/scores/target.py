@@ -92,9 +92,20 @@ def answers_of(places: Places, target: Target | None) -> Tensor:
     return torch.full(logits.shape[:2], int(target), device=logits.device)
 
 
-def logits_at(places: Places, answers: Tensor) -> Tensor:
-    """The logits ``[B, P]`` of answers ``[B, P]``."""
-    return places.logits.gather(-1, answers[..., None])[..., 0]
+def logits_of(places: Places, answers: Tensor) -> Tensor:
+    """The mean logit ``[B]`` of the answers ``[B, P]`` over the places that count."""
+    return places.mean(places.logits.gather(-1, answers[..., None])[..., 0])
+
+
+def example_losses(
+    model: nn.Module, batch: Mapping[str, Tensor], score: str, task: Task | None = None
+) -> tuple[Tensor, Tensor]:
+    """Run a model on a batch with labels, and give :func:`losses`; by the task's own loss, where it has one."""
+    if task is not None and type(task).loss is not Task.loss:
+        examples = len(next(iter(batch.values())))
+        loss = task.loss(model, dict(batch))  # the mean over the examples
+        return loss * examples, torch.ones(examples, dtype=torch.long, device=loss.device)
+    return losses(model, model(**batch), batch, score)
 
 
 def logits_of(places: Places, answers: Tensor) -> Tensor:
