@@ -91,7 +91,9 @@ class ScoreHeads(Command, Bench):
         columns = [Column("place", "count"), Column("site"), Column("role"), Column("layer", "count")]
         columns += [Column("head"), Column(one.name, "general", 4)]
         options = ", ".join(f"{key} {str(value).lower()}" for key, value in scores.options.items())
-        title = f"{self.name} on {self.task_name}: {counted(len(groups), one.options['unit'])}, the least important first"
+        title = (
+            f"{self.name} on {self.task_name}: {counted(len(groups), one.options['unit'])}, the least important first"
+        )
         caption = f"Options: {options}." if options else ""
         if scores.scope == "example":
             caption += f" Shown: the {scores.options.get('reduction', 'mean')} over {self._examples(scores)}."
