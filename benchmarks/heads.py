@@ -8,8 +8,9 @@ The same examples in one process, in interleaved rounds:
   does; what scores are compared with;
 - the scores ``gradient-attention``, ``gradient``, ``fisher`` and ``lrp`` of attrim, batched.
 
-Targets: gradient-attention at most 1.0 x (b) with 64 and 128 tokens and 0.8 x with 384; lrp at most 2.5 x (b). Times are
-CPU seconds of the process, which other work on the machine disturbs less, medians over the rounds.
+Each way goes through the same small data set of a few batches. Targets: gradient-attention at most 1.0 x (b) with 64
+and 128 tokens and 0.8 x with 384; lrp at most 2.5 x (b). Times are CPU seconds of the process, which other work on the
+machine disturbs less, medians over the rounds.
 
 A second table scores LXMERT with 9/5/5 layers and VisualBERT-base at full size, with random weights, because no trained
 ones can be had here, in a batch of 8: seconds of wall time and peak memory of a process of its own.
@@ -20,12 +21,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait disturb on a shared machine
@@ -54,37 +55,41 @@ def bert(hidden: int, layers: int) -> nn.Module:
     return BertForSequenceClassification(config).eval()
 
 
-def training_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
+Batches = Sequence[dict[str, Tensor]]
+
+
+def training_step(model: nn.Module, batches: Batches) -> None:
     """(b): forward, loss and gradients of all parameters."""
-    model(**batch).loss.backward()
-    model.zero_grad()
+    for batch in batches:
+        model(**batch).loss.backward()
+        model.zero_grad()
 
 
-def one_by_one(model: nn.Module, batch: dict[str, Tensor]) -> list[Tensor]:
+def one_by_one(model: nn.Module, batches: Batches) -> list[Tensor]:
     """(a): for each example maps with gradients, and relevance in a pass of its own; gives gradient x attention."""
     lrp = SCORES["lrp"](scope="example")
     found = []
-    for number in range(len(batch["labels"])):
+    examples = [(batch, number) for batch in batches for number in range(len(batch["labels"]))]
+    for batch, number in examples:
         one = {name: tensor[number : number + 1] for name, tensor in batch.items() if name != "labels"}
         model.set_attn_implementation("eager")
         output = model(**one, output_attentions=True)
         slopes = torch.autograd.grad(output.logits.max(), output.attentions)
-        found.append(
-            torch.stack([(slope * maps).sum((2, 3))[0] for slope, maps in zip(slopes, output.attentions, strict=True)])
-        )
+        pairs = zip(slopes, output.attentions, strict=True)
+        found.append(torch.stack([(slope * maps).sum((2, 3))[0] for slope, maps in pairs]))
         lrp(model, [one])
     model.set_attn_implementation("sdpa")
     return found
 
 
-def scored(text: str) -> Callable[[nn.Module, dict[str, Tensor]], None]:
-    """One of attrim's scores, for every example of the batch."""
+def scored(text: str) -> Callable[[nn.Module, Batches], None]:
+    """One of attrim's scores, for every example."""
     from attrim.core.text import parse
 
     score = parse(SCORES, f"{text}{',' if ':' in text else ':'}scope=example")
 
-    def run(model: nn.Module, batch: dict[str, Tensor]) -> None:
-        score(model, [batch])
+    def run(model: nn.Module, batches: Batches) -> None:
+        score(model, batches)
 
     return run
 
@@ -96,28 +101,31 @@ def seconds(function: Callable[[], object]) -> float:
     return time.process_time() - begun
 
 
-def compare(model: nn.Module, length: int, examples: int, rounds: int) -> dict[str, float]:
-    """Median CPU seconds of every way to score the same batch."""
+def compare(model: nn.Module, length: int, examples: int, batches: int, rounds: int) -> dict[str, float]:
+    """Median CPU seconds of every way to score the same batches."""
     generator = torch.Generator().manual_seed(length)
-    batch = {
-        "input_ids": torch.randint(1000, 30000, (examples, length), generator=generator),
-        "attention_mask": torch.ones(examples, length, dtype=torch.long),
-        "labels": torch.randint(2, (examples,), generator=generator),
-    }
-    ways: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {"(a) one by one": one_by_one}
+    data = [
+        {
+            "input_ids": torch.randint(1000, 30000, (examples, length), generator=generator),
+            "attention_mask": torch.ones(examples, length, dtype=torch.long),
+            "labels": torch.randint(2, (examples,), generator=generator),
+        }
+        for _ in range(batches)
+    ]
+    ways: dict[str, Callable[[nn.Module, Batches], object]] = {"(a) one by one": one_by_one}
     ways |= {"(b) training step": training_step, **{text: scored(text) for text in BATCHED}}
-    check(model, batch)
+    check(model, data[0])
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            times[name].append(seconds(lambda way=way: way(model, batch)))  # type: ignore[misc]
+            times[name].append(seconds(lambda way=way: way(model, data)))  # type: ignore[misc]
     return {name: statistics.median(own) for name, own in times.items()}
 
 
 def check(model: nn.Module, batch: dict[str, Tensor]) -> None:
     """Both ways must give the same numbers, or their times say nothing; also warms everything up."""
     few = {name: tensor[:2] for name, tensor in batch.items()}
-    slow = torch.stack(one_by_one(model, few)).double()
+    slow = torch.stack(one_by_one(model, [few])).double()
     fast = SCORES["gradient-attention"](scope="example")(model, [few]).table()
     torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-6)
 
@@ -141,19 +149,25 @@ def visual(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     return transformers.VisualBertForQuestionAnswering(config).eval(), inputs
 
 
+def peak_memory() -> float:
+    """MiB that this process had at most; not inherited from its parent, as what getrusage gives is."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
 def child(name: str, score: str) -> None:
     """Score one batch in this process, and print seconds, peak memory and what was scored."""
     from attrim.scores.taps import influential_sites
 
     model, batch = visual(name)
     reached = influential_sites(model, {key: tensor[:1] for key, tensor in batch.items()})
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     begun = time.perf_counter()
     found = SCORES[score](scope="example")(model, [batch])
     took = time.perf_counter() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak_memory()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    facts = {"seconds": took, "peak": peak / 1024, "before": before / 1024, "parameters": parameters / 1e6}
+    facts = {"seconds": took, "peak": peak, "before": before, "parameters": parameters / 1e6}
     sites = f"{len(reached)} of {len(found.sites)}"
     print(json.dumps({**facts, "sites": sites, "heads": sum(site.heads for site in reached), **found.facts}))
 
@@ -165,6 +179,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 384])
     parser.add_argument("--tokens", type=int, default=2048, help="tokens of a batch")
+    parser.add_argument("--batches", type=int, default=3, help="batches of the data set")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("text", "visual"))
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -172,7 +187,7 @@ def main() -> None:
     if arguments.child:
         child(*arguments.child)
         return
-    console, missed = Console(), []
+    console, missed = Console(width=120), []
     if arguments.only != "visual":
         model = bert(arguments.hidden, arguments.layers)
         title = f"BERT {arguments.layers} x 12 heads, width {arguments.hidden}, {arguments.tokens} tokens a batch"
@@ -183,7 +198,8 @@ def main() -> None:
         results = {}
         for length in arguments.lengths:
             table.add_column(f"{length} tokens", justify="right")
-            results[length] = compare(model, length, max(1, arguments.tokens // length), arguments.rounds)
+            results[length] = compare(model, length, max(1, arguments.tokens // length), arguments.batches,
+                                      arguments.rounds)  # fmt: skip
         for name in next(iter(results.values())):
             cells = []
             for length, times in results.items():

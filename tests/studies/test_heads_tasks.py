@@ -60,8 +60,8 @@ def write_texts(folder: Path) -> str:
 
 
 TASKS = [
-    pytest.param("tiny-bert", "squad", write_squad, {"max_length": 100, "option": ("stride=20", "max_question_length=8")},
-                 (), id="squad"),
+    pytest.param("tiny-bert", "squad", write_squad,
+                 {"max_length": 100, "option": ("stride=20", "max_question_length=8")}, (), id="squad"),
     pytest.param("tiny-bert", "tokens/ner", write_tags, {}, (), id="tokens"),
     pytest.param("tiny-gpt2", "causal-lm", write_texts, {"max_length": 24}, "data={}/train.txt", id="gpt2"),
     pytest.param("tiny-llama", "causal-lm", write_texts, {"max_length": 24}, "data={}/train.txt", id="llama"),
@@ -102,6 +102,33 @@ def test_windows_of_a_paragraph_share_the_mask_of_their_question(tmp_path: Path)
             one = {key: tensor[number : number + 1] for key, tensor in batch.inputs.items()}
             total[place] += attrim.GradientAttention(scope="example")(prepared.model, [one]).values[name][0]
     torch.testing.assert_close(scores.values[name], total, rtol=1e-4, atol=1e-7)
+
+
+def test_images(tmp_path: Path) -> None:
+    from PIL import Image
+    from transformers import ViTConfig, ViTForImageClassification
+
+    generator = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for place in range(8):
+            folder = tmp_path / "photos" / split / ("bright", "dark")[place % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(folder / f"{place}.png")
+    config = ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=16, image_size=8,
+                       patch_size=4, id2label={0: "bright", 1: "dark"}, label2id={"bright": 0, "dark": 1})  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    bench = {"task": "images", "data": str(tmp_path / "photos"), "batch_size": 3}
+    found = run(
+        str(tmp_path / "vit"),
+        tmp_path,
+        bench,
+        scores=("gradient-attention", "lrp", "random"),
+        parts=("prune", "correlation"),
+    )
+    assert found.pruned is not None
+    assert found.pruned.units == 8
+    assert found.ground.examples == 8
+    assert found.ground.scored_examples == 8
 
 
 @pytest.mark.slow

@@ -35,7 +35,9 @@ EPSILON = 1e-9
 def quotient(relevance: Tensor, divisor: Tensor, rules: Rules) -> Tensor:
     """Relevance through the divisor, stabilised; 0 where the divisor is."""
     step = EPSILON if rules == "original" else torch.where(divisor < 0, -EPSILON, EPSILON)
-    return (relevance / (divisor + step)).where(divisor != 0, 0)
+    # In place: attention maps are large, and every pass over them costs.
+    shares = relevance / (divisor + step)
+    return shares.masked_fill_(divisor == 0, 0)
 
 
 class LinearRule(Function):
@@ -54,9 +56,9 @@ class LinearRule(Function):
         inputs, weight = ctx.saved_tensors
         positive, negative = weight.clamp(min=0), weight.clamp(max=0)
         above, below = inputs.clamp(min=0), inputs.clamp(max=0)
-        contributions = above @ positive.mT + below @ negative.mT
+        contributions = (above @ positive.mT).add_(below @ negative.mT)
         shares = quotient(relevance, contributions, ctx.rules)
-        return above * (shares @ positive) + below * (shares @ negative), None, None, None
+        return (shares @ positive).mul_(above).addcmul_(shares @ negative, below), None, None, None
 
 
 class ProductRule(Function):
@@ -74,9 +76,9 @@ class ProductRule(Function):
     def backward(ctx: Any, relevance: Tensor) -> Any:
         """Relevance of the product to that of both."""
         left, right, product = ctx.saved_tensors
-        shares = quotient(relevance, product, ctx.rules) / 2
-        of_left = left * (shares @ right.mT).sum_to_size(left.shape)
-        of_right = right * (left.mT @ shares).sum_to_size(right.shape)
+        shares = quotient(relevance, product, ctx.rules).div_(2)
+        of_left = (shares @ right.mT).sum_to_size(left.shape).mul_(left)
+        of_right = (left.mT @ shares).sum_to_size(right.shape).mul_(right)
         return of_left, of_right, None
 
 

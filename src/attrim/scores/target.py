@@ -108,22 +108,6 @@ def example_losses(
     return losses(model, model(**batch), batch, score)
 
 
-def logits_of(places: Places, answers: Tensor) -> Tensor:
-    """The mean logit ``[B]`` of the answers ``[B, P]`` over the places that count."""
-    return places.mean(logits_at(places, answers))
-
-
-def example_losses(
-    model: nn.Module, batch: Mapping[str, Tensor], score: str, task: Task | None = None
-) -> tuple[Tensor, Tensor]:
-    """Run a model on a batch with labels, and give :func:`losses`; by the task's own loss, where it has one."""
-    if task is not None and type(task).loss is not Task.loss:
-        examples = len(next(iter(batch.values())))
-        loss = task.loss(model, dict(batch))  # the mean over the examples
-        return loss * examples, torch.ones(examples, dtype=torch.long, device=loss.device)
-    return losses(model, model(**batch), batch, score)
-
-
 def losses(model: nn.Module, output: Any, batch: Mapping[str, Tensor], score: str) -> tuple[Tensor, Tensor]:
     """The examples' own losses, as one sum, and the number of places ``[B]`` that each is a mean over.
 

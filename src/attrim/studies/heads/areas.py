@@ -18,7 +18,7 @@ BLOCK = 2_000_000
 
 
 @dataclass(frozen=True)
-class Step:
+class PruningStep:
     """One point of a curve.
 
     Attributes
@@ -56,7 +56,7 @@ class PruningCurve:
     score: str
     direction: str
     seed: int | None
-    steps: tuple[Step, ...]
+    steps: tuple[PruningStep, ...]
     area: Interval
     right_area: float | None = None
     wrong_area: float | None = None
@@ -121,7 +121,7 @@ class Comparison:
             low, high = self._ends(self._drawn[id(result)])
             value = float(self.metric(result.columns))
             parts = (self._part(result, right) for right in (True, False))
-            steps.append(Step(step, counts[step], value, low, high, *parts))
+            steps.append(PruningStep(step, counts[step], value, low, high, *parts))
         areas = [[getattr(step, part) for step in steps] for part in ("right", "wrong")]
         means = [None if None in each else float(np.mean(each)) for each in areas]
         area = self._interval(float(np.mean([step.score for step in steps])), self._areas(name))

@@ -22,14 +22,14 @@ from ...core.progress import progress_bar
 from ...core.site import Select, Site, blocks_of
 from ...edits.base import Edit
 from ...edits.gate import Gate
-from ...evaluation import UNEDITED, Prepared, drive
+from ...evaluation import UNEDITED, Prepared
 from ...runs.result import Result
 from ...scores.base import Scope, Scores, Unit
 from ...scores.orders import write_order
 from ...scores.target import answers_of, logits_of, places_of, unlabelled
 from ...tasks.base import Task
 from ..bench import Bench
-from .areas import RESAMPLES, Comparison, Difference, PruningCurve, Step, curve_name
+from .areas import Comparison, Difference, PruningCurve, PruningStep, curve_name
 from .scoring import Candidate, Scoring, candidates, labelled_batches
 from .study import Heads
 
@@ -175,7 +175,7 @@ class Pruned:
     smaller_is_better: bool
     units: int
     counting: Counting
-    unpruned: Step
+    unpruned: PruningStep
     right: float | None
     curves: tuple[PruningCurve, ...]
     differences: tuple[Difference, ...]
@@ -223,7 +223,7 @@ class _Pruning:
 
     def work(self) -> Pruned:
         sequences = self._sequences()
-        unpruned = drive(self.task, {}, self.prepared.point, run=self.run)[UNEDITED]
+        unpruned = Result.load(self.run, UNEDITED) or self._evaluated(UNEDITED, None)
         results: dict[str, dict[float, Result]] = {}
         first_order: list[FirstOrder] = []
         with progress_bar(len(sequences) * len(self.counts), enabled=self.bench.progress) as bar:
@@ -279,31 +279,35 @@ class _Pruning:
             if wanted != count:
                 announce(f"pruning {sequence.name}, {step:.0%}")
                 name = self._setting(sequence, wanted)
-                if self.study.rescore or Result.load(self.run, name) is None:
+                stored = Result.load(self.run, name)
+                if stored is None or self._rescored(sequence):  # the next step needs to know what is removed by then
                     values = self.units.values(self._current(sequence, removed, count))
-                    if removed is not None and self.study.rescore:  # what is gone stays gone
+                    if removed is not None and self._rescored(sequence):  # what is gone stays gone
                         ends = math.inf if sequence.direction == "largest" else -math.inf
                         values = values.masked_fill(removed, ends)
                     removed = first_units(values, wanted, sequence.direction)
-                    edits: tuple[Edit, ...] = (self.units.gate(removed),)
-                else:
-                    edits = ()
-                point = self.prepared.point
-                settings = {name: edits}
-                before = drive(self.task, settings, point, baseline=unpruned, run=self.run, resamples=RESAMPLES)[name]
+                before = stored or self._evaluated(name, removed)
                 count = wanted
             yield step, before
 
+    def _evaluated(self, name: str, removed: Tensor | None) -> Result:
+        """A result, stored; curves are compared with each other later, all at once."""
+        edits = [] if removed is None else [self.units.gate(removed)]
+        return self.prepared.point(name, edits).store(self.run, name)
+
+    def _rescored(self, sequence: _Sequence) -> bool:
+        """Whether the scores change while heads are removed; random numbers and orders of files do not."""
+        return self.study.rescore and not sequence.candidate.drawn and sequence.candidate.score is not None
+
     def _setting(self, sequence: _Sequence, count: int) -> str:
         way = sequence.direction if sequence.candidate.drawn else ""
-        again = "rescored" if self.study.rescore else ""
+        again = "rescored" if self._rescored(sequence) else ""
         return "/".join(filter(None, ("prune", self.study.unit, again, sequence.name, way, str(count))))
 
     def _current(self, sequence: _Sequence, removed: Tensor | None, count: int) -> Scores:
         """The scores that the next step goes by."""
         seed = sequence.seed or 0
-        static = sequence.candidate.drawn or sequence.candidate.score is None
-        if removed is None or not self.study.rescore or static:
+        if removed is None or not self._rescored(sequence):
             return self.scoring.of(sequence.candidate, sequence.scope, seed)
         name = file_name("rescored", self.study.unit, sequence.name.replace("/", "-"), count)
         gate = self.units.gate(removed)
