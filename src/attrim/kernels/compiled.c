@@ -4,6 +4,8 @@
  * The meaning is that of the plain versions in torch; tests compare the results bit for bit. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +29,6 @@ enum { TABLES = 4, CHUNK = 1 << 15 };
 
 /* team.py has the same structures for Python and says what each field is. */
 typedef struct {
-    int64_t *next;
-    const float *weights;
-    int64_t examples, heads, queries, keys;
-    const int64_t *start, *stop;
     int64_t *counts;
     const int64_t *counts_row;
     int64_t *below_uniform, *sums;
@@ -39,7 +37,28 @@ typedef struct {
     int64_t *cells;
     const int64_t *query_slot, *key_slot;
     int64_t *failed;
+} Buffers;
+
+typedef struct {
+    int64_t *next;
+    const float *weights;
+    int64_t examples, heads, queries, keys;
+    const int64_t *start, *stop;
+    Buffers into;
 } CountParameters;
+
+typedef struct {
+    int64_t *next;
+    int64_t path, parts;
+    const float *query, *key, *value;
+    float *output, *weights;
+    int64_t examples, heads, group, queries, keys, size, value_size;
+    int64_t query_steps[4], key_steps[4], value_steps[4];
+    double scaling;
+    const int64_t *start, *stop;
+    const uint8_t *counted;
+    Buffers into;
+} AttendParameters;
 
 typedef struct {
     int64_t *next;
@@ -74,13 +93,16 @@ VECTORISED static void sort_row(const int32_t *restrict bits, int64_t size, uint
     *largest = top;
 }
 
-VECTORISED static void add_row(const float *restrict row, int64_t size, int64_t *restrict into) {
-    for (int64_t key = 0; key < size; key++) {
-        const double shifted = (double)row[key] * SCALE + MAGIC;
-        int64_t fixed;
-        memcpy(&fixed, &shifted, sizeof fixed);
-        into[key] += fixed - MAGIC_BITS;
+#define ADD_ROW(row, size, into)                                                                                       \
+    for (int64_t key = 0; key < (size); key++) {                                                                       \
+        const double shifted = (double)(row)[key] * SCALE + MAGIC;                                                     \
+        int64_t fixed;                                                                                                 \
+        memcpy(&fixed, &shifted, sizeof fixed);                                                                        \
+        (into)[key] += fixed - MAGIC_BITS;                                                                             \
     }
+
+VECTORISED static void add_row(const float *restrict row, int64_t size, int64_t *restrict into) {
+    ADD_ROW(row, size, into)
 }
 
 static void fill_tables(const uint16_t *places, int64_t size, int32_t *raw) {
@@ -94,41 +116,61 @@ static void fill_tables(const uint16_t *places, int64_t size, int32_t *raw) {
     for (; key < size; key++) raw[places[key]]++;
 }
 
-static void add_tables(const int32_t *raw, int64_t zeros, int64_t *counts) {
+static void add_to(int64_t *into, int64_t number) {
+    if (number) __atomic_fetch_add(into, number, __ATOMIC_RELAXED); /* another thread may have a part of the same head */
+}
+
+static void add_tables(const int32_t *raw, int64_t zeros, int64_t below, int64_t *counts, int64_t *below_uniform) {
     int64_t tiny = 0;
     for (int place = 0; place < RAW; place++) {
         const int64_t found = (int64_t)raw[place] + raw[RAW + place] + raw[2 * RAW + place] + raw[3 * RAW + place];
         if (place < FIRST_NORMAL) tiny += found;
-        else counts[place - FIRST_NORMAL + NORMAL] += found;
+        else add_to(counts + place - FIRST_NORMAL + NORMAL, found);
     }
-    counts[ZERO] += zeros;
-    counts[UNDERFLOW_BIN] += tiny - zeros;
+    add_to(counts + ZERO, zeros);
+    add_to(counts + UNDERFLOW_BIN, tiny - zeros);
+    add_to(below_uniform, below);
 }
 
-static void count_cells(const CountParameters *p) {
-    for (int64_t example = 0; example < p->examples; example++)
-        for (int64_t query = 0; query < p->queries; query++) {
-            const int64_t place = example * p->queries + query;
-            int64_t *into = p->cells + (query + p->query_slot[example]) * p->sums_keys + p->key_slot[example];
-            for (int64_t key = p->start[place]; key < p->stop[place]; key++) into[key]++;
+/* How many examples have each cell. Where spans begin and end is marked for all of them, then added up once. */
+static void count_cells(int64_t examples, int64_t queries, const int64_t *start, const int64_t *stop,
+                        const uint8_t *counted, const Buffers *into) {
+    int64_t *change = malloc((size_t)(into->sums_keys + 1) * sizeof *change);
+    if (!change) {
+        *into->failed = 2;
+        return;
+    }
+    for (int64_t slot = 0; slot < into->sums_queries; slot++) {
+        int64_t some = 0, open = 0, *row = into->cells + slot * into->sums_keys;
+        memset(change, 0, (size_t)(into->sums_keys + 1) * sizeof *change);
+        for (int64_t example = 0; example < examples; example++) {
+            const int64_t query = slot - into->query_slot[example], place = example * queries + query;
+            if (query < 0 || query >= queries || start[place] == stop[place] || (counted && !counted[place])) continue;
+            change[start[place] + into->key_slot[example]]++;
+            change[stop[place] + into->key_slot[example]]--;
+            some = 1;
         }
+        if (some) for (int64_t key = 0; key < into->sums_keys; key++) row[key] += open += change[key];
+    }
+    free(change);
 }
 
-/* Bins and Cells in one pass; a piece of work is a head, and after the last head the counts of cells. */
+/* Bins and cells of weights that are there, in one pass; a piece of work is a head, and after the last the cells. */
 static void count(const CountParameters *p) {
-    const int64_t queries = p->queries, height = p->sums_queries, width = p->sums_keys;
+    const Buffers *into = &p->into;
+    const int64_t queries = p->queries, height = into->sums_queries, width = into->sums_keys;
     uint16_t *places = malloc((size_t)(p->keys > 0 ? p->keys : 1) * sizeof *places);
     int32_t *raw = malloc(TABLES * RAW * sizeof *raw);
-    if (!places || !raw) *p->failed = 2;
+    if (!places || !raw) *into->failed = 2;
     else for (;;) {
         const int64_t head = claim(p->next);
         if (head > p->heads) break;
         if (head == p->heads) {
-            if (p->cells) count_cells(p);
+            if (into->cells) count_cells(p->examples, queries, p->start, p->stop, NULL, into);
             continue;
         }
-        int64_t *counts = p->counts_row[head] < 0 ? NULL : p->counts + p->counts_row[head] * BINS;
-        int64_t *sums = p->sums_row[head] < 0 ? NULL : p->sums + p->sums_row[head] * height * width;
+        const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head];
+        int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * height * width;
         int64_t zeros = 0, below = 0;
         int32_t largest = 0;
         memset(raw, 0, TABLES * RAW * sizeof *raw);
@@ -138,17 +180,105 @@ static void count(const CountParameters *p) {
                 if (size <= 0) continue;
                 const float *row = p->weights + ((example * p->heads + head) * queries + query) * p->keys + first;
                 sort_row((const int32_t *)row, size, places, &zeros, &below, &largest);
-                if (counts) fill_tables(places, size, raw);
-                if (sums) add_row(row, size, sums + (query + p->query_slot[example]) * width + first + p->key_slot[example]);
+                if (counts_row >= 0) fill_tables(places, size, raw);
+                if (sums)
+                    add_row(row, size, sums + (query + into->query_slot[example]) * width + first + into->key_slot[example]);
             }
-        if (largest >= NOT_FINITE) *p->failed = 1;
-        if (counts) {
-            add_tables(raw, zeros, counts);
-            p->below_uniform[p->counts_row[head]] += below;
-        }
+        if (largest >= NOT_FINITE) *into->failed = 1;
+        if (counts_row >= 0)
+            add_tables(raw, zeros, below, into->counts + counts_row * BINS, into->below_uniform + counts_row);
     }
     free(places);
     free(raw);
+}
+
+/* The fused pass asks for vectors of the compiler; without them weights that torch computed are counted instead. */
+enum { TORCH = 0, PORTABLE = 1, AVX2 = 2, AVX512 = 3 };
+
+#ifdef __GNUC__
+#define FUSED
+
+/* The next piece of work: a head, and the positions of the queries in it; after the last head the cells are counted. */
+static int claim_piece(const AttendParameters *p, int64_t *head, int64_t *low, int64_t *high) {
+    const int64_t piece = claim(p->next), pieces = p->heads * p->parts;
+    if (piece > pieces) return 0;
+    *head = piece / p->parts;
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (int64_t example = 0; example < p->examples; example++) {
+        const int64_t slot = p->into.query_slot[example];
+        first = slot < first ? slot : first;
+        last = slot > last ? slot : last;
+    }
+    const int64_t part = piece % p->parts, length = last + p->queries - first;
+    *low = first + length * part / p->parts;
+    *high = first + length * (part + 1) / p->parts;
+    if (piece < pieces) return 1;
+    if (p->into.cells) count_cells(p->examples, p->queries, p->start, p->stop, p->counted, &p->into);
+    return 0;
+}
+
+#define LANES 4
+#define ROWS 4
+#define WIDE 2
+#define TARGET
+#define NAMED(name) name##_portable
+#define MAXIMUM(a, b) maximum_portable(a, b)
+typedef float PortableFloats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t PortableInts __attribute__((vector_size(16), aligned(4), may_alias));
+static inline PortableFloats maximum_portable(PortableFloats a, PortableFloats b) {
+    const PortableInts over = a > b;
+    return (PortableFloats)((over & (PortableInts)a) | (~over & (PortableInts)b));
+}
+#include "fused.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#define LANES 8
+#define ROWS 4
+#define WIDE 3
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAMED(name) name##_avx2
+#define MAXIMUM(a, b) _mm256_max_ps(a, b)
+#include "fused.h"
+
+#define LANES 16
+#define ROWS 8
+#define WIDE 3
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#define NAMED(name) name##_avx512
+#define MAXIMUM(a, b) _mm512_max_ps(a, b)
+#include "fused.h"
+#endif
+#endif
+
+/* The fastest way of this machine. */
+static int best_path(void) {
+#if defined(FUSED) && defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("avx512vl"))
+        return AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
+#endif
+#ifdef FUSED
+    return PORTABLE;
+#else
+    return TORCH;
+#endif
+}
+
+/* Attention and its stats in one go. */
+static void attend(const AttendParameters *p) {
+#ifdef FUSED
+#ifdef __x86_64__
+    if (p->path == AVX512) attend_avx512(p);
+    else if (p->path == AVX2) attend_avx2(p);
+    else
+#endif
+        attend_portable(p);
+#else
+    *p->into.failed = 2;
+#endif
 }
 
 VECTORISED static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size,
@@ -178,8 +308,11 @@ PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)count));
+    PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)attend));
     PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)look_up));
     PyModule_AddIntConstant(module, "BINS", BINS);
+    PyModule_AddIntConstant(module, "BEST_PATH", best_path());
+    PyModule_AddIntConstant(module, "ATTEND_SIZE", sizeof(AttendParameters));
     PyModule_AddIntConstant(module, "COUNT_SIZE", sizeof(CountParameters));
     PyModule_AddIntConstant(module, "LOOK_UP_SIZE", sizeof(LookUpParameters));
     return module;

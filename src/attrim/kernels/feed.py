@@ -6,7 +6,8 @@ of buffers at once: counts of values by bin (:class:`BinBuffers`) and sums by ce
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,22 +131,32 @@ class Feed:
             numpy.ascontiguousarray(edge[block.examples, block.queries] - block.keys.start)
             for edge in (self.start, self.stop)
         )
+        following = numpy.zeros(1, dtype=numpy.int64)
+        examples, heads, queries, keys = weights.shape
+        with self.into(block) as into:
+            parameters = team.CountParameters(
+                next=following.ctypes.data,
+                weights=weights.data_ptr(),
+                examples=examples,
+                heads=heads,
+                queries=queries,
+                keys=keys,
+                start=start.ctypes.data,
+                stop=stop.ctypes.data,
+                into=into,
+            )
+            team.run("count", parameters)
+
+    @contextmanager
+    def into(self, block: Block) -> Iterator[team.Buffers]:
+        """The buffers as the compiled passes want them for a block, while they run; what they found wrong is raised."""
         # The slots belong to the call's first query and key, a block may begin later.
         query_slots = self.query_slots[block.examples] + block.queries.start
         key_slots = self.key_slots[block.examples] + block.keys.start
         bins, cells = self.bins, self.cells
         bin_rows, cell_rows = (self._rows(buffers)[block.heads] for buffers in (bins, cells))
-        following, failed = numpy.zeros(1, dtype=numpy.int64), numpy.zeros(1, dtype=numpy.int64)
-        examples, heads, queries, keys = weights.shape
-        parameters = team.CountParameters(
-            next=following.ctypes.data,
-            weights=weights.data_ptr(),
-            examples=examples,
-            heads=heads,
-            queries=queries,
-            keys=keys,
-            start=start.ctypes.data,
-            stop=stop.ctypes.data,
+        failed = numpy.zeros(1, dtype=numpy.int64)
+        into = team.Buffers(
             counts_row=bin_rows.ctypes.data,
             sums_row=cell_rows.ctypes.data,
             query_slot=query_slots.ctypes.data,
@@ -153,14 +164,14 @@ class Feed:
             failed=failed.ctypes.data,
         )
         if bins is not None:
-            parameters.counts = bins.counts.data_ptr()
-            parameters.below_uniform = bins.below_uniform.data_ptr()
+            into.counts = bins.counts.data_ptr()
+            into.below_uniform = bins.below_uniform.data_ptr()
         if cells is not None:
-            parameters.sums = cells.sums.data_ptr()
-            parameters.sums_queries, parameters.sums_keys = cells.sums.shape[1:]
+            into.sums = cells.sums.data_ptr()
+            into.sums_queries, into.sums_keys = cells.sums.shape[1:]
             if block.heads.start == 0:  # all heads share the counts, so they are counted with the first of them
-                parameters.cells = cells.counts.data_ptr()
-        team.run("count", parameters)
+                into.cells = cells.counts.data_ptr()
+        yield into
         if failed[0] == 2:
             raise MemoryError(f"There is no memory left to count the attention of {self.call.site.name!r}.")
         if failed[0]:

@@ -1,0 +1,289 @@
+/* Scores, softmax, counts and output in one go; compiled.c includes this file once for each instruction set.
+ *
+ * A piece of work is a head, or some queries of it, for all examples. Keys and values of an example are packed into
+ * panels of a few vectors' width. A block of queries is then multiplied by tiles that stay in registers, and its weights
+ * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
+ *
+ * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
+ * function), NAMED(name), and MAXIMUM(a, b), which gives b where either is NaN. */
+
+enum { NAMED(BLOCK) = 2 * ROWS };
+#define BLOCK NAMED(BLOCK)
+#define FLOATS NAMED(Floats)
+#define INTS NAMED(Ints)
+#define SHORTS NAMED(Shorts)
+#define EACH_ROW _Pragma("GCC unroll 8") for (int row = 0; row < ROWS; row++)
+#define EACH_VECTOR(wide) _Pragma("GCC unroll 4") for (int vector = 0; vector < (wide); vector++)
+
+/* Vectors in memory need no alignment, because rows of sums and spans of keys begin anywhere. */
+typedef float FLOATS __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t INTS __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t SHORTS __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+/* ROWS x wide vectors of ``left x right``: right has ``depth`` rows of ``panel`` floats, left a row for each result. */
+TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
+    const int wide, const float *left, int64_t left_step, const float *right, int64_t panel, int64_t depth, float *into,
+    int64_t into_step) {
+    FLOATS sums[ROWS][WIDE];
+    EACH_ROW EACH_VECTOR(wide) sums[row][vector] = (FLOATS){0};
+    for (int64_t place = 0; place < depth; place++, right += panel) {
+        FLOATS next[WIDE];
+        EACH_VECTOR(wide) next[vector] = *(const FLOATS *)(right + vector * LANES);
+        EACH_ROW {
+            const float factor = left[row * left_step + place];
+            EACH_VECTOR(wide) sums[row][vector] += factor * next[vector];
+        }
+    }
+    EACH_ROW EACH_VECTOR(wide) *(FLOATS *)(into + row * into_step + vector * LANES) = sums[row][vector];
+}
+
+/* The same for ``wide`` known at run time, 1 to WIDE. */
+TARGET static void NAMED(tile)(int64_t wide, const float *left, int64_t left_step, const float *right, int64_t panel,
+                               int64_t depth, float *into, int64_t into_step) {
+    if (wide == 1) NAMED(multiply)(1, left, left_step, right, panel, depth, into, into_step);
+    else if (wide == 2 || WIDE == 2) NAMED(multiply)(2, left, left_step, right, panel, depth, into, into_step);
+    else NAMED(multiply)(WIDE, left, left_step, right, panel, depth, into, into_step);
+}
+
+/* exp of numbers up to 0 to about one unit in the last place; NaN stays NaN. */
+TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FLOATS x) {
+    const float to_integer = 12582912.0f; /* 1.5 * 2^23: adding it leaves the rounded number in the low bits */
+    x = MAXIMUM((FLOATS){0} - 104.0f, x); /* exp is 0 from here on */
+    const FLOATS shifted = x * 1.44269504f + to_integer, power = shifted - to_integer;
+    const FLOATS rest = (x - power * 0.693145751953125f) - power * 1.42860677e-6f;
+    /* The coefficients minimise the relative error on +-ln(2) / 2, which is 3e-9. */
+    FLOATS high = rest * 1.3814467e-3f + 8.368781e-3f;
+    high = high * rest + 4.1668393e-2f;
+    high = high * rest + 1.666652e-1f;
+    high = high * rest + 4.9999994e-1f;
+    const FLOATS result = (high * rest) * rest + rest + 1.0f;
+    /* Two factors, because 2^power may be too small for a normal float where the result still is one. */
+    INTS exponent = (INTS)shifted;
+    exponent -= 0x4B400000;
+    const INTS half = exponent >> 1;
+    return result * (FLOATS)((half + 127) << 23) * (FLOATS)((exponent - half + 127) << 23);
+}
+
+/* Replace scores by exp(score - their maximum); gives the sum. ``size`` is a multiple of LANES. */
+TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size) {
+    FLOATS most = *(FLOATS *)row, sums = (FLOATS){0};
+    for (int64_t key = LANES; key < size; key += LANES) most = MAXIMUM(most, *(FLOATS *)(row + key));
+    float largest = most[0], sum = 0;
+    for (int lane = 1; lane < LANES; lane++) largest = most[lane] > largest ? most[lane] : largest;
+    for (int64_t key = 0; key < size; key += LANES) {
+        const FLOATS weights = NAMED(exponential)(*(FLOATS *)(row + key) - largest);
+        *(FLOATS *)(row + key) = weights;
+        sums += weights;
+    }
+    for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
+    return sum;
+}
+
+/* Divide by the sum, and say the raw bin of every weight; gives how many are 0 and how many are below ``uniform``. */
+TARGET static void NAMED(normalise)(float *restrict row, int64_t size, float sum, float uniform,
+                                    uint16_t *restrict places, int64_t *zeros, int64_t *below) {
+    const float factor = 1.0f / sum;
+    INTS none = (INTS){0}, small = (INTS){0};
+    for (int64_t key = 0; key < size; key += LANES) {
+        const FLOATS weights = *(FLOATS *)(row + key) * factor;
+        *(FLOATS *)(row + key) = weights;
+        const INTS bits = (INTS)weights, over = bits > ONE_BITS;
+        none += bits == 0;
+        small += weights < uniform;
+        *(SHORTS *)(places + key) = __builtin_convertvector(((over & ONE_BITS) | (~over & bits)) >> SHIFT, SHORTS);
+    }
+    for (int lane = 0; lane < LANES; lane++) {
+        *zeros -= none[lane];
+        *below -= small[lane];
+    }
+}
+
+/* Add the weights to sums in fixed point. */
+TARGET static void NAMED(add)(const float *restrict row, int64_t size, int64_t *restrict into) { ADD_ROW(row, size, into); }
+
+/* Keys as panels [panel][size][WIDE * LANES], from ``first`` to ``after``; what lies behind the last key is 0. */
+TARGET static void NAMED(pack_keys)(const float *key, const int64_t *steps, int64_t size, int64_t first, int64_t after,
+                                    float *into) {
+    const int64_t panel = WIDE * LANES;
+    for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
+        float *to = into + begin * size;
+        for (int64_t place = 0; place < panel; place++) {
+            const float *from = key + (begin + place) * steps[2];
+            if (begin + place >= after) for (int64_t part = 0; part < size; part++) to[part * panel + place] = 0;
+            else for (int64_t part = 0; part < size; part++) to[part * panel + place] = from[part * steps[3]];
+        }
+    }
+}
+
+/* Values as panels [panel][keys][panel's floats]; what lies behind the last number of a value is 0. */
+TARGET static void NAMED(pack_values)(const float *value, const int64_t *steps, int64_t size, int64_t keys, int64_t panel,
+                                      int64_t first, int64_t after, float *into) {
+    for (int64_t begin = 0; begin < size; begin += panel, into += keys * panel) {
+        const int64_t some = size - begin < panel ? size - begin : panel;
+        for (int64_t key = first; key < after; key++) {
+            const float *from = value + key * steps[2] + begin * steps[3];
+            float *to = into + key * panel;
+            if (steps[3] == 1) memcpy(to, from, (size_t)some * sizeof *to);
+            else for (int64_t part = 0; part < some; part++) to[part] = from[part * steps[3]];
+            for (int64_t part = some; part < panel; part++) to[part] = 0;
+        }
+    }
+}
+
+typedef struct {
+    int64_t step, panel; /* floats from row to row of the weights; floats of a panel of values */
+    float *keys, *values, *queries, *weights, *outputs;
+    uint16_t *places;
+    int32_t *raw;
+    int64_t zeros, below;
+} NAMED(Scratch);
+#define SCRATCH NAMED(Scratch)
+
+/* The scores of a block of queries with the keys from ``first`` to ``after``. */
+TARGET static void NAMED(score)(const AttendParameters *p, SCRATCH *s, int64_t rows, int64_t first, int64_t after) {
+    const int64_t panel = WIDE * LANES;
+    for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
+        const int64_t rest = (after - begin + LANES - 1) / LANES, wide = rest < WIDE ? rest : WIDE;
+        for (int64_t row = 0; row < rows; row += ROWS)
+            NAMED(tile)(wide, s->queries + row * p->size, p->size, s->keys + begin * p->size, panel, p->size,
+                        s->weights + row * s->step + begin, s->step);
+    }
+}
+
+/* The weights of one query, whose keys are ``start`` to ``stop``, and its part of the stats. Cells of the block
+ * (``first`` to ``after``) that are not the query's become 0. Gives whether all weights are numbers. */
+TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t after, int64_t start, int64_t stop,
+                               int32_t *raw, int64_t *sums) {
+    const int64_t size = stop - start, begin = start / LANES * LANES, end = (stop + LANES - 1) / LANES * LANES;
+    for (int64_t key = first / LANES * LANES; key < begin; key++) row[key] = 0;
+    for (int64_t key = begin; key < start; key++) row[key] = -INFINITY;
+    for (int64_t key = stop; key < end; key++) row[key] = -INFINITY;
+    for (int64_t key = end; key < after; key++) row[key] = 0;
+    const float sum = NAMED(exponentiate)(row + begin, end - begin);
+    int64_t zeros = 0, below = 0;
+    NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + begin, &zeros, &below);
+    if (raw) {
+        fill_tables(s->places + start, size, raw);
+        /* The cells beside the span were made 0, which is below 1/n too. */
+        s->zeros += zeros - (end - begin - size);
+        s->below += below - (end - begin - size);
+    }
+    if (sums) NAMED(add)(row + start, size, sums + start);
+    return sum <= FLT_MAX;
+}
+
+/* A block of queries of one example and head. */
+TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, int64_t example, int64_t head, int64_t query,
+                                       int64_t rows, int32_t *raw, int64_t *sums) {
+    const int64_t *start = p->start + example * p->queries + query, *stop = p->stop + example * p->queries + query;
+    const uint8_t *counted = p->counted + example * p->queries + query;
+    const Buffers *into = &p->into;
+    float *output = p->output + ((example * p->queries + query) * p->heads + head) * p->value_size;
+    int64_t first = p->keys, after = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (start[row] == stop[row]) continue;
+        first = start[row] < first ? start[row] : first;
+        after = stop[row] > after ? stop[row] : after;
+    }
+    const float *from = p->query + example * p->query_steps[0] + head * p->query_steps[1] + query * p->query_steps[2];
+    for (int64_t row = 0; row < BLOCK; row++)
+        for (int64_t part = 0; part < p->size; part++)
+            s->queries[row * p->size + part] =
+                row < rows ? from[row * p->query_steps[2] + part * p->query_steps[3]] * (float)p->scaling : 0;
+    NAMED(score)(p, s, rows, first, after);
+    for (int64_t row = 0; row < rows; row++) {
+        float *weights = s->weights + row * s->step;
+        if (start[row] == stop[row]) { /* a query without keys gets the output 0 */
+            for (int64_t key = first / LANES * LANES; key < after; key++) weights[key] = 0;
+            continue;
+        }
+        int64_t *to = sums && counted[row]
+            ? sums + (query + row + into->query_slot[example]) * into->sums_keys + into->key_slot[example] : NULL;
+        if (!NAMED(weigh)(s, weights, first, after, start[row], stop[row], counted[row] ? raw : NULL, to) && counted[row])
+            *into->failed = 1;
+        if (p->weights)
+            memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
+                   weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
+    }
+    const int64_t step = (p->value_size + s->panel - 1) / s->panel * s->panel;
+    for (int64_t begin = 0; begin < p->value_size && first < after; begin += s->panel) {
+        const int64_t rest = (p->value_size - begin + LANES - 1) / LANES, most = s->panel / LANES;
+        for (int64_t row = 0; row < rows; row += ROWS)
+            NAMED(tile)(rest < most ? rest : most, s->weights + row * s->step + first, s->step,
+                        s->values + begin * p->keys + first * s->panel, s->panel, after - first,
+                        s->outputs + row * step + begin, step);
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        float *to = output + row * p->heads * p->value_size;
+        if (first < after) memcpy(to, s->outputs + row * step, (size_t)p->value_size * sizeof *to);
+        else memset(to, 0, (size_t)p->value_size * sizeof *to);
+    }
+}
+
+/* One piece of work: the queries of a head whose position is ``low`` to ``high``, in all examples. */
+TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int64_t head, int64_t low, int64_t high) {
+    const Buffers *into = &p->into;
+    const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head], group = head / p->group;
+    int32_t *raw = counts_row < 0 ? NULL : s->raw;
+    int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
+    memset(s->raw, 0, TABLES * RAW * sizeof *s->raw);
+    s->zeros = s->below = 0;
+    for (int64_t example = 0; example < p->examples; example++) {
+        const int64_t slot = into->query_slot[example], begin = low > slot ? low - slot : 0;
+        const int64_t end = high - slot < p->queries ? high - slot : p->queries;
+        int64_t first = p->keys, after = 0;
+        for (int64_t query = begin; query < end; query++) {
+            const int64_t place = example * p->queries + query;
+            if (p->start[place] == p->stop[place]) continue;
+            first = p->start[place] < first ? p->start[place] : first;
+            after = p->stop[place] > after ? p->stop[place] : after;
+        }
+        NAMED(pack_keys)(p->key + example * p->key_steps[0] + group * p->key_steps[1], p->key_steps, p->size, first, after,
+                         s->keys);
+        NAMED(pack_values)(p->value + example * p->value_steps[0] + group * p->value_steps[1], p->value_steps,
+                           p->value_size, p->keys, s->panel, first, after, s->values);
+        for (int64_t query = begin; query < end; query += BLOCK)
+            NAMED(attend_block)(p, s, example, head, query, end - query < BLOCK ? end - query : BLOCK, raw, sums);
+    }
+    if (raw) add_tables(raw, s->zeros, s->below, into->counts + counts_row * BINS, into->below_uniform + counts_row);
+}
+
+/* What one thread does: pieces of work until none is left. */
+TARGET static void NAMED(attend)(const AttendParameters *p) {
+    const int64_t vectors = (p->value_size + LANES - 1) / LANES, panels = (vectors + WIDE - 1) / WIDE;
+    const int64_t panel = (vectors + panels - 1) / panels * LANES, wide = WIDE * LANES;
+    const int64_t columns = (p->keys + wide - 1) / wide * wide;
+    /* Rows of weights are not a power of two apart, which would make them compete for the same places of the cache. */
+    SCRATCH s = {.step = columns + 16, .panel = panel};
+    const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
+                             BLOCK * panels * panel, columns / 2 + 1, TABLES * RAW};
+    int64_t total = 0;
+    for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
+    float *memory = malloc((size_t)total * sizeof *memory + 64);
+    if (!memory) {
+        *p->into.failed = 2;
+        return;
+    }
+    float *part[sizeof sizes / sizeof *sizes], *next = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+    for (size_t number = 0; number < sizeof sizes / sizeof *sizes; next += (sizes[number++] + 15) / 16 * 16)
+        part[number] = next;
+    s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
+    s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6];
+    int64_t low, high;
+    for (int64_t piece; claim_piece(p, &piece, &low, &high);) NAMED(attend_head)(p, &s, piece, low, high);
+    free(memory);
+}
+
+#undef BLOCK
+#undef FLOATS
+#undef INTS
+#undef SHORTS
+#undef SCRATCH
+#undef EACH_ROW
+#undef EACH_VECTOR
+#undef LANES
+#undef ROWS
+#undef WIDE
+#undef TARGET
+#undef NAMED
+#undef MAXIMUM
