@@ -217,36 +217,120 @@ static int claim_piece(const AttendParameters *p, int64_t *head, int64_t *low, i
     return 0;
 }
 
+static inline void copy_row(const float *restrict from, int64_t step, int64_t size, float factor, float *restrict to) {
+    if (step == 1) for (int64_t part = 0; part < size; part++) to[part] = from[part] * factor;
+    else for (int64_t part = 0; part < size; part++) to[part] = from[part * step] * factor;
+}
+
+/* How many weights are in the least raw bin, which exact zeros share with the smallest floats. */
+static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RAW] + raw[3 * RAW]; }
+
+/* Operations on vectors that the compilers' own vectors lack. */
+#define DEFINE_VECTORS(suffix, lanes, target)                                                                          \
+    typedef float Floats_##suffix __attribute__((vector_size(4 * lanes), aligned(4), may_alias));                      \
+    typedef int32_t Ints_##suffix __attribute__((vector_size(4 * lanes), aligned(4), may_alias));                      \
+    typedef uint16_t Shorts_##suffix __attribute__((vector_size(2 * lanes), aligned(2), may_alias));                   \
+    target static inline Floats_##suffix choose_##suffix(Ints_##suffix which, Floats_##suffix a, Floats_##suffix b) {  \
+        return (Floats_##suffix)((which & (Ints_##suffix)a) | (~which & (Ints_##suffix)b));                            \
+    }                                                                                                                  \
+    target static inline float largest_##suffix(Floats_##suffix values) {                                              \
+        float result = values[0];                                                                                      \
+        for (int lane = 1; lane < lanes; lane++) result = values[lane] > result ? values[lane] : result;               \
+        return result;                                                                                                 \
+    }                                                                                                                  \
+    target static inline float sum_##suffix(Floats_##suffix values) {                                                  \
+        float result = 0;                                                                                              \
+        for (int lane = 0; lane < lanes; lane++) result += values[lane];                                               \
+        return result;                                                                                                 \
+    }                                                                                                                  \
+    target static inline int64_t total_##suffix(Ints_##suffix values) {                                                \
+        int64_t result = 0;                                                                                            \
+        for (int lane = 0; lane < lanes; lane++) result += values[lane];                                               \
+        return result;                                                                                                 \
+    }                                                                                                                  \
+    /* Two factors, because 2^power may be too small for a normal float where the result still is one. */              \
+    target static inline Floats_##suffix times_power_##suffix(Floats_##suffix value, Floats_##suffix shifted) {        \
+        const Ints_##suffix power = (Ints_##suffix)shifted - 0x4B400000, half = power >> 1;                            \
+        return value * (Floats_##suffix)((half + 127) << 23) * (Floats_##suffix)((power - half + 127) << 23);          \
+    }                                                                                                                  \
+    target static void add_##suffix(const float *restrict row, int64_t size, int64_t *restrict into) {                 \
+        ADD_ROW(row, size, into)                                                                                       \
+    }
+
+#define PORTABLE_TARGET
+DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
 #define LANES 4
 #define ROWS 4
 #define WIDE 2
-#define TARGET
+#define TARGET PORTABLE_TARGET
 #define NAMED(name) name##_portable
-#define MAXIMUM(a, b) maximum_portable(a, b)
-typedef float PortableFloats __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t PortableInts __attribute__((vector_size(16), aligned(4), may_alias));
-static inline PortableFloats maximum_portable(PortableFloats a, PortableFloats b) {
-    const PortableInts over = a > b;
-    return (PortableFloats)((over & (PortableInts)a) | (~over & (PortableInts)b));
-}
+#define MAXIMUM(a, b) choose_portable((a) > (b), a, b)
+#define MINIMUM(a, b) choose_portable((a) < (b), a, b)
+#define LARGEST(a) largest_portable(a)
+#define SUM(a) sum_portable(a)
+#define TOTAL(a) total_portable(a)
+#define TIMES_POWER(value, shifted, power) times_power_portable(value, shifted)
+#define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
+#define NARROW(a) __builtin_convertvector(a, Shorts_portable)
+#define ADD(row, size, into) add_portable(row, size, into)
 #include "fused.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
+
+#define AVX2_TARGET __attribute__((target("avx2,fma")))
+DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
 #define LANES 8
 #define ROWS 4
 #define WIDE 3
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET AVX2_TARGET
 #define NAMED(name) name##_avx2
 #define MAXIMUM(a, b) _mm256_max_ps(a, b)
+#define MINIMUM(a, b) _mm256_min_ps(a, b)
+#define LARGEST(a) largest_avx2(a)
+#define SUM(a) sum_avx2(a)
+#define TOTAL(a) total_avx2(a)
+#define TIMES_POWER(value, shifted, power) times_power_avx2(value, shifted)
+#define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
+#define NARROW(a) __builtin_convertvector(a, Shorts_avx2)
+#define ADD(row, size, into) add_avx2(row, size, into)
 #include "fused.h"
 
+#define AVX512_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+typedef float Floats_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t Ints_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t Shorts_avx512 __attribute__((vector_size(32), aligned(2), may_alias));
+/* Scaling by a power of two is exact, and the conversion rounds half to even as stats/integers.py does. */
+AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, int64_t *restrict into) {
+    const __m512 scale = _mm512_set1_ps((float)SCALE);
+    for (int64_t key = 0; key < size; key += 16) {
+        const int64_t rest = size - key;
+        const __mmask16 some = rest >= 16 ? 0xFFFF : (__mmask16)((1 << rest) - 1);
+        const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(some, row + key), scale);
+        const __m512i low = _mm512_cvtps_epi64(_mm512_castps512_ps256(scaled));
+        const __m512i high = _mm512_cvtps_epi64(_mm512_extractf32x8_ps(scaled, 1));
+        const __mmask8 first = (__mmask8)some, second = (__mmask8)(some >> 8);
+        const __m512i sum = _mm512_maskz_loadu_epi64(first, into + key), more = _mm512_maskz_loadu_epi64(second, into + key + 8);
+        _mm512_mask_storeu_epi64(into + key, first, _mm512_add_epi64(sum, low));
+        _mm512_mask_storeu_epi64(into + key + 8, second, _mm512_add_epi64(more, high));
+    }
+}
 #define LANES 16
 #define ROWS 8
 #define WIDE 3
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#define TARGET AVX512_TARGET
 #define NAMED(name) name##_avx512
-#define MAXIMUM(a, b) _mm512_max_ps(a, b)
+#define MAXIMUM(a, b) (Floats_avx512)_mm512_max_ps(a, b)
+#define MINIMUM(a, b) (Floats_avx512)_mm512_min_ps(a, b)
+#define LARGEST(a) _mm512_reduce_max_ps(a)
+#define SUM(a) _mm512_reduce_add_ps(a)
+#define TOTAL(a) _mm512_reduce_add_epi32((__m512i)(a))
+#define TIMES_POWER(value, shifted, power) (Floats_avx512)_mm512_scalef_ps(value, power)
+#define COUNT_BELOW(count, a, b)                                                                                       \
+    (Ints_avx512)_mm512_mask_add_epi32((__m512i)(count), _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), (__m512i)(count),       \
+                                       _mm512_set1_epi32(1))
+#define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
+#define ADD(row, size, into) add_avx512(row, size, into)
 #include "fused.h"
 #endif
 #endif

@@ -15,11 +15,6 @@ enum { NAMED(BLOCK) = 2 * ROWS };
 #define EACH_ROW _Pragma("GCC unroll 8") for (int row = 0; row < ROWS; row++)
 #define EACH_VECTOR(wide) _Pragma("GCC unroll 4") for (int vector = 0; vector < (wide); vector++)
 
-/* Vectors in memory need no alignment, because rows of sums and spans of keys begin anywhere. */
-typedef float FLOATS __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t INTS __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint16_t SHORTS __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-
 /* ROWS x wide vectors of ``left x right``: right has ``depth`` rows of ``panel`` floats, left a row for each result. */
 TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
     const int wide, const float *left, int64_t left_step, const float *right, int64_t panel, int64_t depth, float *into,
@@ -57,85 +52,77 @@ TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FL
     high = high * rest + 1.666652e-1f;
     high = high * rest + 4.9999994e-1f;
     const FLOATS result = (high * rest) * rest + rest + 1.0f;
-    /* Two factors, because 2^power may be too small for a normal float where the result still is one. */
-    INTS exponent = (INTS)shifted;
-    exponent -= 0x4B400000;
-    const INTS half = exponent >> 1;
-    return result * (FLOATS)((half + 127) << 23) * (FLOATS)((exponent - half + 127) << 23);
+    return TIMES_POWER(result, shifted, power);
 }
 
 /* Replace scores by exp(score - their maximum); gives the sum. ``size`` is a multiple of LANES. */
 TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size) {
-    FLOATS most = *(FLOATS *)row, sums = (FLOATS){0};
-    for (int64_t key = LANES; key < size; key += LANES) most = MAXIMUM(most, *(FLOATS *)(row + key));
-    float largest = most[0], sum = 0;
-    for (int lane = 1; lane < LANES; lane++) largest = most[lane] > largest ? most[lane] : largest;
-    for (int64_t key = 0; key < size; key += LANES) {
+    FLOATS most = *(FLOATS *)row, also = most, sums = (FLOATS){0};
+    int64_t key = 0;
+    for (; key + 2 * LANES <= size; key += 2 * LANES) {
+        most = MAXIMUM(most, *(FLOATS *)(row + key));
+        also = MAXIMUM(also, *(FLOATS *)(row + key + LANES));
+    }
+    if (key < size) most = MAXIMUM(most, *(FLOATS *)(row + key));
+    const float largest = LARGEST(MAXIMUM(most, also));
+    for (key = 0; key < size; key += LANES) {
         const FLOATS weights = NAMED(exponential)(*(FLOATS *)(row + key) - largest);
         *(FLOATS *)(row + key) = weights;
         sums += weights;
     }
-    for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
-    return sum;
+    return SUM(sums);
 }
 
-/* Divide by the sum, and say the raw bin of every weight; gives how many are 0 and how many are below ``uniform``. */
+/* Divide by the sum, and say the raw bin of every weight; how many are below ``uniform`` is added to ``below``. */
 TARGET static void NAMED(normalise)(float *restrict row, int64_t size, float sum, float uniform,
-                                    uint16_t *restrict places, int64_t *zeros, int64_t *below) {
+                                    uint16_t *restrict places, INTS *below) {
     const float factor = 1.0f / sum;
-    INTS none = (INTS){0}, small = (INTS){0};
+    const FLOATS one = (FLOATS){0} + 1.0f, bar = (FLOATS){0} + uniform;
+    INTS small = *below;
     for (int64_t key = 0; key < size; key += LANES) {
         const FLOATS weights = *(FLOATS *)(row + key) * factor;
         *(FLOATS *)(row + key) = weights;
-        const INTS bits = (INTS)weights, over = bits > ONE_BITS;
-        none += bits == 0;
-        small += weights < uniform;
-        *(SHORTS *)(places + key) = __builtin_convertvector(((over & ONE_BITS) | (~over & bits)) >> SHIFT, SHORTS);
+        small = COUNT_BELOW(small, weights, bar);
+        *(SHORTS *)(places + key) = NARROW((INTS)MINIMUM(weights, one) >> SHIFT);
     }
-    for (int lane = 0; lane < LANES; lane++) {
-        *zeros -= none[lane];
-        *below -= small[lane];
-    }
+    *below = small;
 }
 
-/* Add the weights to sums in fixed point. */
-TARGET static void NAMED(add)(const float *restrict row, int64_t size, int64_t *restrict into) { ADD_ROW(row, size, into); }
-
-/* Keys as panels [panel][size][WIDE * LANES], from ``first`` to ``after``; what lies behind the last key is 0. */
+/* Keys as panels [panel][size][WIDE * LANES], from ``first`` to ``after``; what lies behind the last key is 0. The rows
+ * of a panel are gathered first, because they come from far apart. */
 TARGET static void NAMED(pack_keys)(const float *key, const int64_t *steps, int64_t size, int64_t first, int64_t after,
-                                    float *into) {
+                                    float *restrict rows, float *restrict into) {
     const int64_t panel = WIDE * LANES;
     for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
-        float *to = into + begin * size;
-        for (int64_t place = 0; place < panel; place++) {
-            const float *from = key + (begin + place) * steps[2];
-            if (begin + place >= after) for (int64_t part = 0; part < size; part++) to[part * panel + place] = 0;
-            else for (int64_t part = 0; part < size; part++) to[part * panel + place] = from[part * steps[3]];
-        }
+        float *restrict to = into + begin * size;
+        const int64_t some = after - begin < panel ? after - begin : panel;
+        for (int64_t place = 0; place < some; place++)
+            copy_row(key + (begin + place) * steps[2], steps[3], size, 1, rows + place * size);
+        memset(rows + some * size, 0, (size_t)((panel - some) * size) * sizeof *rows);
+        for (int64_t part = 0; part < size; part++)
+            for (int64_t place = 0; place < panel; place++) to[part * panel + place] = rows[place * size + part];
     }
 }
 
 /* Values as panels [panel][keys][panel's floats]; what lies behind the last number of a value is 0. */
 TARGET static void NAMED(pack_values)(const float *value, const int64_t *steps, int64_t size, int64_t keys, int64_t panel,
-                                      int64_t first, int64_t after, float *into) {
+                                      int64_t first, int64_t after, float *restrict into) {
     for (int64_t begin = 0; begin < size; begin += panel, into += keys * panel) {
         const int64_t some = size - begin < panel ? size - begin : panel;
         for (int64_t key = first; key < after; key++) {
-            const float *from = value + key * steps[2] + begin * steps[3];
-            float *to = into + key * panel;
-            if (steps[3] == 1) memcpy(to, from, (size_t)some * sizeof *to);
-            else for (int64_t part = 0; part < some; part++) to[part] = from[part * steps[3]];
-            for (int64_t part = some; part < panel; part++) to[part] = 0;
+            copy_row(value + key * steps[2] + begin * steps[3], steps[3], some, 1, into + key * panel);
+            for (int64_t part = some; part < panel; part++) into[key * panel + part] = 0;
         }
     }
 }
 
 typedef struct {
     int64_t step, panel; /* floats from row to row of the weights; floats of a panel of values */
-    float *keys, *values, *queries, *weights, *outputs;
+    float *keys, *values, *queries, *weights, *outputs, *rows;
     uint16_t *places;
     int32_t *raw;
     int64_t zeros, below;
+    INTS small; /* what is below 1/n in the block, by lane */
 } NAMED(Scratch);
 #define SCRATCH NAMED(Scratch)
 
@@ -160,21 +147,24 @@ TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t af
     for (int64_t key = stop; key < end; key++) row[key] = -INFINITY;
     for (int64_t key = end; key < after; key++) row[key] = 0;
     const float sum = NAMED(exponentiate)(row + begin, end - begin);
-    int64_t zeros = 0, below = 0;
-    NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + begin, &zeros, &below);
+    INTS ignored;
+    NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + begin,
+                     raw ? &s->small : &ignored);
     if (raw) {
+        const int32_t before = least(raw);
         fill_tables(s->places + start, size, raw);
-        /* The cells beside the span were made 0, which is below 1/n too. */
-        s->zeros += zeros - (end - begin - size);
-        s->below += below - (end - begin - size);
+        if (least(raw) != before)
+            for (int64_t key = start; key < stop; key++) s->zeros += row[key] == 0;
+        s->below -= end - begin - size; /* the cells beside the span were made 0, which is below 1/n */
     }
-    if (sums) NAMED(add)(row + start, size, sums + start);
+    if (sums) ADD(row + start, size, sums + start);
     return sum <= FLT_MAX;
 }
 
-/* A block of queries of one example and head. */
+/* A block of the queries of one example and head, of which ``left`` are left. */
 TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, int64_t example, int64_t head, int64_t query,
-                                       int64_t rows, int32_t *raw, int64_t *sums) {
+                                       int64_t left, int32_t *raw, int64_t *sums) {
+    const int64_t rows = left < BLOCK ? left : BLOCK;
     const int64_t *start = p->start + example * p->queries + query, *stop = p->stop + example * p->queries + query;
     const uint8_t *counted = p->counted + example * p->queries + query;
     const Buffers *into = &p->into;
@@ -186,10 +176,9 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
         after = stop[row] > after ? stop[row] : after;
     }
     const float *from = p->query + example * p->query_steps[0] + head * p->query_steps[1] + query * p->query_steps[2];
-    for (int64_t row = 0; row < BLOCK; row++)
-        for (int64_t part = 0; part < p->size; part++)
-            s->queries[row * p->size + part] =
-                row < rows ? from[row * p->query_steps[2] + part * p->query_steps[3]] * (float)p->scaling : 0;
+    for (int64_t row = 0; row < rows; row++)
+        copy_row(from + row * p->query_steps[2], p->query_steps[3], p->size, (float)p->scaling, s->queries + row * p->size);
+    memset(s->queries + rows * p->size, 0, (size_t)((BLOCK - rows) * p->size) * sizeof *s->queries);
     NAMED(score)(p, s, rows, first, after);
     for (int64_t row = 0; row < rows; row++) {
         float *weights = s->weights + row * s->step;
@@ -205,6 +194,8 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
             memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
                    weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
     }
+    s->below += TOTAL(s->small);
+    s->small = (INTS){0};
     const int64_t step = (p->value_size + s->panel - 1) / s->panel * s->panel;
     for (int64_t begin = 0; begin < p->value_size && first < after; begin += s->panel) {
         const int64_t rest = (p->value_size - begin + LANES - 1) / LANES, most = s->panel / LANES;
@@ -228,6 +219,7 @@ TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int
     int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
     memset(s->raw, 0, TABLES * RAW * sizeof *s->raw);
     s->zeros = s->below = 0;
+    s->small = (INTS){0};
     for (int64_t example = 0; example < p->examples; example++) {
         const int64_t slot = into->query_slot[example], begin = low > slot ? low - slot : 0;
         const int64_t end = high - slot < p->queries ? high - slot : p->queries;
@@ -239,11 +231,11 @@ TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int
             after = p->stop[place] > after ? p->stop[place] : after;
         }
         NAMED(pack_keys)(p->key + example * p->key_steps[0] + group * p->key_steps[1], p->key_steps, p->size, first, after,
-                         s->keys);
+                         s->rows, s->keys);
         NAMED(pack_values)(p->value + example * p->value_steps[0] + group * p->value_steps[1], p->value_steps,
                            p->value_size, p->keys, s->panel, first, after, s->values);
         for (int64_t query = begin; query < end; query += BLOCK)
-            NAMED(attend_block)(p, s, example, head, query, end - query < BLOCK ? end - query : BLOCK, raw, sums);
+            NAMED(attend_block)(p, s, example, head, query, end - query, raw, sums);
     }
     if (raw) add_tables(raw, s->zeros, s->below, into->counts + counts_row * BINS, into->below_uniform + counts_row);
 }
@@ -256,7 +248,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     /* Rows of weights are not a power of two apart, which would make them compete for the same places of the cache. */
     SCRATCH s = {.step = columns + 16, .panel = panel};
     const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
-                             BLOCK * panels * panel, columns / 2 + 1, TABLES * RAW};
+                             BLOCK * panels * panel, columns / 2 + 1, TABLES * RAW, wide * p->size};
     int64_t total = 0;
     for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
     float *memory = malloc((size_t)total * sizeof *memory + 64);
@@ -268,7 +260,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     for (size_t number = 0; number < sizeof sizes / sizeof *sizes; next += (sizes[number++] + 15) / 16 * 16)
         part[number] = next;
     s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
-    s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6];
+    s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6], s.rows = part[7];
     int64_t low, high;
     for (int64_t piece; claim_piece(p, &piece, &low, &high);) NAMED(attend_head)(p, &s, piece, low, high);
     free(memory);
@@ -287,3 +279,11 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
 #undef TARGET
 #undef NAMED
 #undef MAXIMUM
+#undef MINIMUM
+#undef LARGEST
+#undef SUM
+#undef TOTAL
+#undef TIMES_POWER
+#undef COUNT_BELOW
+#undef NARROW
+#undef ADD
