@@ -222,6 +222,12 @@ static inline void copy_row(const float *restrict from, int64_t step, int64_t si
     else for (int64_t part = 0; part < size; part++) to[part] = from[part * step] * factor;
 }
 
+/* The rows of a head lie far apart in memory, so they are asked for some rows before they are needed. */
+enum { AHEAD = 24 };
+static inline void fetch(const float *row, int64_t size) {
+    for (int64_t part = 0; part < size; part += 64 / (int64_t)sizeof *row) __builtin_prefetch(row + part);
+}
+
 /* How many weights are in the least raw bin, which exact zeros share with the smallest floats. */
 static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RAW] + raw[3 * RAW]; }
 

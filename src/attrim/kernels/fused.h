@@ -96,8 +96,10 @@ TARGET static void NAMED(pack_keys)(const float *key, const int64_t *steps, int6
     for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
         float *restrict to = into + begin * size;
         const int64_t some = after - begin < panel ? after - begin : panel;
-        for (int64_t place = 0; place < some; place++)
+        for (int64_t place = 0; place < some; place++) {
+            if (begin + place + AHEAD < after) fetch(key + (begin + place + AHEAD) * steps[2], size);
             copy_row(key + (begin + place) * steps[2], steps[3], size, 1, rows + place * size);
+        }
         memset(rows + some * size, 0, (size_t)((panel - some) * size) * sizeof *rows);
         for (int64_t part = 0; part < size; part++)
             for (int64_t place = 0; place < panel; place++) to[part * panel + place] = rows[place * size + part];
@@ -110,6 +112,7 @@ TARGET static void NAMED(pack_values)(const float *value, const int64_t *steps, 
     for (int64_t begin = 0; begin < size; begin += panel, into += keys * panel) {
         const int64_t some = size - begin < panel ? size - begin : panel;
         for (int64_t key = first; key < after; key++) {
+            if (key + AHEAD < after) fetch(value + (key + AHEAD) * steps[2] + begin * steps[3], some);
             copy_row(value + key * steps[2] + begin * steps[3], steps[3], some, 1, into + key * panel);
             for (int64_t part = some; part < panel; part++) into[key * panel + part] = 0;
         }
@@ -182,6 +185,7 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
     NAMED(score)(p, s, rows, first, after);
     for (int64_t row = 0; row < rows; row++) {
         float *weights = s->weights + row * s->step;
+        if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size);
         if (start[row] == stop[row]) { /* a query without keys gets the output 0 */
             for (int64_t key = first / LANES * LANES; key < after; key++) weights[key] = 0;
             continue;
