@@ -104,6 +104,7 @@ def test_integers_of_special_values() -> None:
 def test_output_and_stats_for_any_mask_and_block_size(
     kind: str, groups: int, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(team, "path", lambda: team.PATHS.index("torch"))
     monkeypatch.setattr(fused, "blocks", lambda spans, heads: blocks(spans, heads, cells))
     query, key, value, call, weights = problem(masks()[kind], groups)
     histogram, mean = Histogram(), Mean()

@@ -222,6 +222,12 @@ static inline void copy_row(const float *restrict from, int64_t step, int64_t si
     else for (int64_t part = 0; part < size; part++) to[part] = from[part * step] * factor;
 }
 
+/* Places that tables of 32 bits may hold before they are added up; a block of queries can bring some more. */
+enum { MOST_PENDING = 1 << 30 };
+
+/* Places that are counted with every row of the values, while the arithmetic units are busy. */
+enum { EACH = 8 };
+
 /* The rows of a head lie far apart in memory, so they are asked for some rows before they are needed. */
 enum { AHEAD = 24 };
 static inline void fetch(const float *row, int64_t size) {

@@ -15,12 +15,16 @@ enum { NAMED(BLOCK) = 2 * ROWS };
 #define EACH_ROW _Pragma("GCC unroll 8") for (int row = 0; row < ROWS; row++)
 #define EACH_VECTOR(wide) _Pragma("GCC unroll 4") for (int vector = 0; vector < (wide); vector++)
 
-/* ROWS x wide vectors of ``left x right``: right has ``depth`` rows of ``panel`` floats, left a row for each result. */
+/* ROWS x wide vectors of ``left x right``: right has ``depth`` rows of ``panel`` floats, left a row for each result.
+ *
+ * Multiplying leaves room for other instructions, so that ``each`` of the places are counted with every row of right:
+ * the first ``counted`` of them, as many as there are rows of right for. */
 TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
-    const int wide, const float *left, int64_t left_step, const float *right, int64_t panel, int64_t depth, float *into,
-    int64_t into_step) {
+    const int wide, const int each, const float *left, int64_t left_step, const float *right, int64_t panel, int64_t depth,
+    float *into, int64_t into_step, const uint16_t *places, int64_t counted, int32_t *raw) {
     FLOATS sums[ROWS][WIDE];
     EACH_ROW EACH_VECTOR(wide) sums[row][vector] = (FLOATS){0};
+    const int64_t both = each == 0 ? 0 : counted / each;
     for (int64_t place = 0; place < depth; place++, right += panel) {
         FLOATS next[WIDE];
         EACH_VECTOR(wide) next[vector] = *(const FLOATS *)(right + vector * LANES);
@@ -28,6 +32,9 @@ TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
             const float factor = left[row * left_step + place];
             EACH_VECTOR(wide) sums[row][vector] += factor * next[vector];
         }
+        if (place < both)
+            _Pragma("GCC unroll 8") for (int some = 0; some < each; some++)
+                raw[some % TABLES * RAW + places[place * each + some]]++;
     }
     EACH_ROW EACH_VECTOR(wide) *(FLOATS *)(into + row * into_step + vector * LANES) = sums[row][vector];
 }
@@ -35,9 +42,20 @@ TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
 /* The same for ``wide`` known at run time, 1 to WIDE. */
 TARGET static void NAMED(tile)(int64_t wide, const float *left, int64_t left_step, const float *right, int64_t panel,
                                int64_t depth, float *into, int64_t into_step) {
-    if (wide == 1) NAMED(multiply)(1, left, left_step, right, panel, depth, into, into_step);
-    else if (wide == 2 || WIDE == 2) NAMED(multiply)(2, left, left_step, right, panel, depth, into, into_step);
-    else NAMED(multiply)(WIDE, left, left_step, right, panel, depth, into, into_step);
+    if (wide == 1) NAMED(multiply)(1, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
+    else if (wide == 2) NAMED(multiply)(2, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
+    else NAMED(multiply)(WIDE, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
+}
+
+/* The same with places to count; gives how many were. */
+TARGET static int64_t NAMED(tile_and_count)(int64_t wide, const float *left, int64_t left_step, const float *right,
+                                            int64_t panel, int64_t depth, float *into, int64_t into_step,
+                                            const uint16_t *places, int64_t counted, int32_t *raw) {
+    const int64_t done = counted < EACH * depth ? counted / EACH * EACH : EACH * depth;
+    if (wide == 1) NAMED(multiply)(1, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
+    else if (wide == 2) NAMED(multiply)(2, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
+    else NAMED(multiply)(WIDE, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
+    return done;
 }
 
 /* exp of numbers up to 0 to about one unit in the last place; NaN stays NaN. */
@@ -124,7 +142,9 @@ typedef struct {
     float *keys, *values, *queries, *weights, *outputs, *rows;
     uint16_t *places;
     int32_t *raw;
-    int64_t zeros, below;
+    int64_t listed; /* how many places of the tile wait to be counted */
+    int64_t beside; /* how many of them are of cells beside the spans, which are 0 */
+    int64_t zeros, below, pending;
     INTS small; /* what is below 1/n in the block, by lane */
 } NAMED(Scratch);
 #define SCRATCH NAMED(Scratch)
@@ -143,87 +163,109 @@ TARGET static void NAMED(score)(const AttendParameters *p, SCRATCH *s, int64_t r
 /* The weights of one query, whose keys are ``start`` to ``stop``, and its part of the stats. Cells of the block
  * (``first`` to ``after``) that are not the query's become 0. Gives whether all weights are numbers. */
 TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t after, int64_t start, int64_t stop,
-                               int32_t *raw, int64_t *sums) {
+                               int counted, int64_t *sums) {
     const int64_t size = stop - start, begin = start / LANES * LANES, end = (stop + LANES - 1) / LANES * LANES;
     for (int64_t key = first / LANES * LANES; key < begin; key++) row[key] = 0;
     for (int64_t key = begin; key < start; key++) row[key] = -INFINITY;
     for (int64_t key = stop; key < end; key++) row[key] = -INFINITY;
     for (int64_t key = end; key < after; key++) row[key] = 0;
     const float sum = NAMED(exponentiate)(row + begin, end - begin);
-    INTS ignored;
-    NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + begin,
-                     raw ? &s->small : &ignored);
-    if (raw) {
-        const int32_t before = least(raw);
-        fill_tables(s->places + start, size, raw);
-        if (least(raw) != before)
-            for (int64_t key = start; key < stop; key++) s->zeros += row[key] == 0;
-        s->below -= end - begin - size; /* the cells beside the span were made 0, which is below 1/n */
+    INTS ignored = (INTS){0};
+    NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + s->listed,
+                     counted ? &s->small : &ignored);
+    if (counted) {
+        s->listed += end - begin;
+        s->beside += end - begin - size;
     }
     if (sums) ADD(row + start, size, sums + start);
     return sum <= FLT_MAX;
 }
 
+/* The outputs of a tile; meanwhile its places are counted. */
+TARGET static void NAMED(mix)(const AttendParameters *p, SCRATCH *s, const float *weights, int64_t first, int64_t after,
+                              float *outputs, int64_t step) {
+    const int64_t most = s->panel / LANES;
+    int64_t done = 0;
+    for (int64_t begin = 0; begin < p->value_size && first < after; begin += s->panel) {
+        const int64_t rest = (p->value_size - begin + LANES - 1) / LANES, wide = rest < most ? rest : most;
+        const float *values = s->values + begin * p->keys + first * s->panel;
+        done += NAMED(tile_and_count)(wide, weights + first, s->step, values, s->panel, after - first, outputs + begin, step,
+                                      s->places + done, s->listed - done, s->raw);
+    }
+    fill_tables(s->places + done, s->listed - done, s->raw);
+}
+
 /* A block of the queries of one example and head, of which ``left`` are left. */
 TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, int64_t example, int64_t head, int64_t query,
-                                       int64_t left, int32_t *raw, int64_t *sums) {
+                                       int64_t left, int binned, int64_t *sums) {
     const int64_t rows = left < BLOCK ? left : BLOCK;
     const int64_t *start = p->start + example * p->queries + query, *stop = p->stop + example * p->queries + query;
     const uint8_t *counted = p->counted + example * p->queries + query;
     const Buffers *into = &p->into;
     float *output = p->output + ((example * p->queries + query) * p->heads + head) * p->value_size;
+    const int64_t step = (p->value_size + s->panel - 1) / s->panel * s->panel;
     int64_t first = p->keys, after = 0;
     for (int64_t row = 0; row < rows; row++) {
         if (start[row] == stop[row]) continue;
         first = start[row] < first ? start[row] : first;
         after = stop[row] > after ? stop[row] : after;
     }
+    if (first >= after) { /* queries without keys get the output 0 */
+        for (int64_t row = 0; row < rows; row++)
+            memset(output + row * p->heads * p->value_size, 0, (size_t)p->value_size * sizeof *output);
+        return;
+    }
     const float *from = p->query + example * p->query_steps[0] + head * p->query_steps[1] + query * p->query_steps[2];
     for (int64_t row = 0; row < rows; row++)
         copy_row(from + row * p->query_steps[2], p->query_steps[3], p->size, (float)p->scaling, s->queries + row * p->size);
     memset(s->queries + rows * p->size, 0, (size_t)((BLOCK - rows) * p->size) * sizeof *s->queries);
     NAMED(score)(p, s, rows, first, after);
-    for (int64_t row = 0; row < rows; row++) {
-        float *weights = s->weights + row * s->step;
-        if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size);
-        if (start[row] == stop[row]) { /* a query without keys gets the output 0 */
-            for (int64_t key = first / LANES * LANES; key < after; key++) weights[key] = 0;
-            continue;
+    for (int64_t tile = 0; tile < rows; tile += ROWS) {
+        const int32_t before = least(s->raw);
+        s->listed = s->beside = 0;
+        for (int64_t row = tile; row < tile + ROWS && row < rows; row++) {
+            float *weights = s->weights + row * s->step;
+            if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size);
+            if (start[row] == stop[row]) {
+                for (int64_t key = first; key < after; key++) weights[key] = 0;
+                continue;
+            }
+            int64_t *to = sums && counted[row]
+                ? sums + (query + row + into->query_slot[example]) * into->sums_keys + into->key_slot[example] : NULL;
+            if (!NAMED(weigh)(s, weights, first, after, start[row], stop[row], binned && counted[row], to) && counted[row])
+                *into->failed = 1;
+            if (p->weights)
+                memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
+                       weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
         }
-        int64_t *to = sums && counted[row]
-            ? sums + (query + row + into->query_slot[example]) * into->sums_keys + into->key_slot[example] : NULL;
-        if (!NAMED(weigh)(s, weights, first, after, start[row], stop[row], counted[row] ? raw : NULL, to) && counted[row])
-            *into->failed = 1;
-        if (p->weights)
-            memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
-                   weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
+        NAMED(mix)(p, s, s->weights + tile * s->step, first, after, s->outputs + tile * step, step);
+        /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare and looked for only now. */
+        s->raw[0] -= (int32_t)s->beside;
+        s->below -= s->beside;
+        s->pending += s->listed;
+        if (least(s->raw) != before)
+            for (int64_t row = tile; row < tile + ROWS && row < rows; row++)
+                for (int64_t key = start[row]; key < stop[row] && counted[row]; key++)
+                    s->zeros += s->weights[row * s->step + key] == 0;
     }
     s->below += TOTAL(s->small);
     s->small = (INTS){0};
-    const int64_t step = (p->value_size + s->panel - 1) / s->panel * s->panel;
-    for (int64_t begin = 0; begin < p->value_size && first < after; begin += s->panel) {
-        const int64_t rest = (p->value_size - begin + LANES - 1) / LANES, most = s->panel / LANES;
-        for (int64_t row = 0; row < rows; row += ROWS)
-            NAMED(tile)(rest < most ? rest : most, s->weights + row * s->step + first, s->step,
-                        s->values + begin * p->keys + first * s->panel, s->panel, after - first,
-                        s->outputs + row * step + begin, step);
-    }
-    for (int64_t row = 0; row < rows; row++) {
-        float *to = output + row * p->heads * p->value_size;
-        if (first < after) memcpy(to, s->outputs + row * step, (size_t)p->value_size * sizeof *to);
-        else memset(to, 0, (size_t)p->value_size * sizeof *to);
-    }
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(output + row * p->heads * p->value_size, s->outputs + row * step, (size_t)p->value_size * sizeof *output);
+}
+
+/* Add the tables to the counts of a head, and clear them. */
+static void NAMED(flush)(const Buffers *into, SCRATCH *s, int64_t row) {
+    if (row >= 0) add_tables(s->raw, s->zeros, s->below, into->counts + row * BINS, into->below_uniform + row);
+    memset(s->raw, 0, TABLES * RAW * sizeof *s->raw);
+    s->zeros = s->below = s->pending = 0;
 }
 
 /* One piece of work: the queries of a head whose position is ``low`` to ``high``, in all examples. */
 TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int64_t head, int64_t low, int64_t high) {
     const Buffers *into = &p->into;
     const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head], group = head / p->group;
-    int32_t *raw = counts_row < 0 ? NULL : s->raw;
     int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
-    memset(s->raw, 0, TABLES * RAW * sizeof *s->raw);
-    s->zeros = s->below = 0;
-    s->small = (INTS){0};
     for (int64_t example = 0; example < p->examples; example++) {
         const int64_t slot = into->query_slot[example], begin = low > slot ? low - slot : 0;
         const int64_t end = high - slot < p->queries ? high - slot : p->queries;
@@ -238,10 +280,12 @@ TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int
                          s->rows, s->keys);
         NAMED(pack_values)(p->value + example * p->value_steps[0] + group * p->value_steps[1], p->value_steps,
                            p->value_size, p->keys, s->panel, first, after, s->values);
-        for (int64_t query = begin; query < end; query += BLOCK)
-            NAMED(attend_block)(p, s, example, head, query, end - query, raw, sums);
+        for (int64_t query = begin; query < end; query += BLOCK) {
+            NAMED(attend_block)(p, s, example, head, query, end - query, counts_row >= 0, sums);
+            if (s->pending > MOST_PENDING) NAMED(flush)(into, s, counts_row);
+        }
     }
-    if (raw) add_tables(raw, s->zeros, s->below, into->counts + counts_row * BINS, into->below_uniform + counts_row);
+    NAMED(flush)(into, s, counts_row);
 }
 
 /* What one thread does: pieces of work until none is left. */
@@ -252,7 +296,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     /* Rows of weights are not a power of two apart, which would make them compete for the same places of the cache. */
     SCRATCH s = {.step = columns + 16, .panel = panel};
     const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
-                             BLOCK * panels * panel, columns / 2 + 1, TABLES * RAW, wide * p->size};
+                             BLOCK * panels * panel, ROWS * columns / 2, TABLES * RAW, wide * p->size};
     int64_t total = 0;
     for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
     float *memory = malloc((size_t)total * sizeof *memory + 64);
@@ -265,6 +309,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
         part[number] = next;
     s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
     s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6], s.rows = part[7];
+    memset(s.raw, 0, TABLES * RAW * sizeof *s.raw);
     int64_t low, high;
     for (int64_t piece; claim_piece(p, &piece, &low, &high);) NAMED(attend_head)(p, &s, piece, low, high);
     free(memory);
