@@ -293,8 +293,8 @@ DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
 #define AVX2_TARGET __attribute__((target("avx2,fma")))
 DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
 #define LANES 8
-#define ROWS 4
-#define WIDE 3
+#define ROWS 6
+#define WIDE 2
 #define TARGET AVX2_TARGET
 #define NAMED(name) name##_avx2
 #define MAXIMUM(a, b) _mm256_max_ps(a, b)
