@@ -23,8 +23,9 @@ from attrim.kernels import team
 from attrim.kernels.attend import attend, fused, fuses
 from attrim.kernels.blocks import Spans, find_edges
 from attrim.kernels.feed import Feed
-from attrim.stats import Histogram, Mean
+from attrim.stats import Histogram, Mean, Moments
 from attrim.stats.base import Stat
+from attrim.stats.integers import from_wide
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 
@@ -93,6 +94,16 @@ def assert_equal(left: Stat, right: Stat) -> None:
         assert torch.equal(mine[name], theirs[name]), name
 
 
+def assert_moments(mine: Moments, theirs: Moments) -> None:
+    """Everything equal but the entropy, which the fused pass takes from the scores."""
+    for name, tensor in mine.state()[0].items():
+        other = theirs.state()[0][name]
+        if name.endswith("/entropy"):
+            torch.testing.assert_close(from_wide(tensor), from_wide(other), rtol=3e-6, atol=1e-5)
+        else:
+            assert torch.equal(tensor, other), name
+
+
 def run_and_compare(
     query: Tensor, key: Tensor, value: Tensor, call: Call, scaling: float, some: tuple[int, ...]
 ) -> None:
@@ -101,8 +112,9 @@ def run_and_compare(
     assert edges is not None
     batch, heads = query.shape[:2]
     spans = Spans.of(edges, call.queries, batch)
-    histogram, mean = Histogram(), Mean()
-    feed = Feed.begin(call, spans, [(histogram, tuple(range(heads))), (mean, some)])
+    histogram, mean, moments = Histogram(), Mean(), Moments()
+    everything = tuple(range(heads))
+    feed = Feed.begin(call, spans, [(histogram, everything), (mean, some), (moments, everything)])
     weights = torch.zeros(batch, heads, query.shape[2], key.shape[2])
     output = fused(query, key, value, scaling, spans, feed, weights)
     plain_histogram, plain_mean = Histogram(), Mean()
@@ -110,6 +122,9 @@ def run_and_compare(
     plain_mean.watch(weights[:, list(some)], call.for_heads(some))
     assert_equal(histogram, plain_histogram)
     assert_equal(mean, plain_mean)
+    plain_moments = Moments()
+    plain_moments.watch(weights, call)
+    assert_moments(moments, plain_moments)
     expected, mixed = exact(query, key, value, call.allowed, scaling)
     torch.testing.assert_close(weights.double(), expected, atol=1e-9, rtol=1e-5)
     torch.testing.assert_close(output.double(), mixed, atol=1e-6 * float(value.abs().amax()), rtol=1e-6)

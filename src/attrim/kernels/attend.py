@@ -43,7 +43,7 @@ def attend(
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
-    if edges is None or call.slots is not None or not supports(stats, call):
+    if edges is None or call.slots is not None or not supports(stats, call, fuses(query, key, value)):
         return None
     spans = Spans.of(edges, call.queries, query.shape[0])
     feed = Feed.begin(call, spans, stats)

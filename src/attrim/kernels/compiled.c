@@ -17,6 +17,12 @@
 #define VECTORISED
 #endif
 
+#ifdef __GNUC__
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+#else
+#define ALWAYS_INLINE inline
+#endif
+
 /* The bins of stats/bins.py. */
 enum { SHIFT = 18, ONE_BITS = 127 << 23, NOT_FINITE = 0x7F800000, FIRST_NORMAL = 32, ZERO = 0, UNDERFLOW_BIN = 1,
        NORMAL = 2, RAW = (ONE_BITS >> SHIFT) + 1, BINS = RAW - FIRST_NORMAL + NORMAL };
@@ -35,9 +41,17 @@ typedef struct {
     const int64_t *sums_row;
     int64_t sums_queries, sums_keys;
     int64_t *cells;
+    int64_t *facts;
+    const int64_t *facts_row;
     const int64_t *query_slot, *key_slot;
     int64_t *failed;
 } Buffers;
+
+/* The columns of RowBuffers.facts in feed.py. */
+enum { CELLS_FACT, ROWS_FACT, REACHED_FACT, MAJORITY_FACT, SUM_FACT, SQUARES_FACT, ENTROPY_FACT, ERROR_FACT,
+       LARGEST_ERROR_FACT, MAXIMUM_FACT, MINIMUM_FACT, FACTS };
+/* Half of 1 with the slack of stats/moments.py, in fixed point. */
+static const int64_t ONE_FIXED = (int64_t)1 << 36, HALF_FIXED = ((int64_t)1 << 35) + (1 << 14);
 
 typedef struct {
     int64_t *next;
@@ -93,16 +107,16 @@ VECTORISED static void sort_row(const int32_t *restrict bits, int64_t size, uint
     *largest = top;
 }
 
-#define ADD_ROW(row, size, into)                                                                                       \
-    for (int64_t key = 0; key < (size); key++) {                                                                       \
-        const double shifted = (double)(row)[key] * SCALE + MAGIC;                                                     \
-        int64_t fixed;                                                                                                 \
-        memcpy(&fixed, &shifted, sizeof fixed);                                                                        \
-        (into)[key] += fixed - MAGIC_BITS;                                                                             \
-    }
+/* A number up to 2^15 in fixed point, rounded half to even. */
+ALWAYS_INLINE static int64_t to_fixed(double number) {
+    const double shifted = number * SCALE + MAGIC;
+    int64_t fixed;
+    memcpy(&fixed, &shifted, sizeof fixed);
+    return fixed - MAGIC_BITS;
+}
 
 VECTORISED static void add_row(const float *restrict row, int64_t size, int64_t *restrict into) {
-    ADD_ROW(row, size, into)
+    for (int64_t key = 0; key < size; key++) into[key] += to_fixed(row[key]);
 }
 
 static void fill_tables(const uint16_t *places, int64_t size, int32_t *raw) {
@@ -234,6 +248,35 @@ static inline void fetch(const float *row, int64_t size) {
     for (int64_t part = 0; part < size; part += 64 / (int64_t)sizeof *row) __builtin_prefetch(row + part);
 }
 
+/* The natural logarithm of a number from 1 on, to about 1e-15: ln(m 2^e) by the series of artanh((m - 1) / (m + 1)). */
+static double logarithm(double number) {
+    int64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    int64_t power = (bits >> 52) - 1023;
+    bits = (bits & 0xFFFFFFFFFFFFF) | ((int64_t)1023 << 52);
+    memcpy(&number, &bits, sizeof number);
+    if (number > 1.4142135623730951) number /= 2, power++;
+    const double ratio = (number - 1) / (number + 1), square = ratio * ratio;
+    double sum = 0;
+    for (int term = 21; term > 0; term -= 2) sum = sum * square + 1.0 / term;
+    return 2 * ratio * sum + (double)power * 0.6931471805599453;
+}
+
+static void begin_facts(int64_t *facts) {
+    for (int fact = 0; fact < FACTS; fact++) facts[fact] = 0;
+    facts[MINIMUM_FACT] = INT64_MAX;
+}
+
+/* Add the facts of one piece of work to those of its head, which other threads may be adding to as well. */
+static void add_facts(const int64_t *facts, int64_t *into) {
+    for (int fact = 0; fact < LARGEST_ERROR_FACT; fact++) add_to(into + fact, facts[fact]);
+    for (int fact = LARGEST_ERROR_FACT; fact < FACTS; fact++) {
+        int64_t known = __atomic_load_n(into + fact, __ATOMIC_RELAXED);
+        while ((fact == MINIMUM_FACT ? facts[fact] < known : facts[fact] > known)
+               && !__atomic_compare_exchange_n(into + fact, &known, facts[fact], 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    }
+}
+
 /* How many weights are in the least raw bin, which exact zeros share with the smallest floats. */
 static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RAW] + raw[3 * RAW]; }
 
@@ -265,8 +308,16 @@ static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RA
         const Ints_##suffix power = (Ints_##suffix)shifted - 0x4B400000, half = power >> 1;                            \
         return value * (Floats_##suffix)((half + 127) << 23) * (Floats_##suffix)((power - half + 127) << 23);          \
     }                                                                                                                  \
+    target static inline int collect_##suffix(Ints_##suffix values, int32_t low, int32_t high, int32_t *into) {         \
+        int found = 0;                                                                                                 \
+        for (int lane = 0; lane < lanes; lane++) {                                                                     \
+            into[found] = values[lane];                                                                                \
+            found += values[lane] > low && values[lane] <= high;                                                       \
+        }                                                                                                              \
+        return found;                                                                                                  \
+    }                                                                                                                  \
     target static void add_##suffix(const float *restrict row, int64_t size, int64_t *restrict into) {                 \
-        ADD_ROW(row, size, into)                                                                                       \
+        for (int64_t key = 0; key < size; key++) into[key] += to_fixed(row[key]);                                      \
     }
 
 #define PORTABLE_TARGET
@@ -285,6 +336,7 @@ DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
 #define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
 #define NARROW(a) __builtin_convertvector(a, Shorts_portable)
 #define ADD(row, size, into) add_portable(row, size, into)
+#define COLLECT(values, low, high, into) collect_portable(values, low, high, into)
 #include "fused.h"
 
 #ifdef __x86_64__
@@ -306,6 +358,7 @@ DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
 #define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
 #define NARROW(a) __builtin_convertvector(a, Shorts_avx2)
 #define ADD(row, size, into) add_avx2(row, size, into)
+#define COLLECT(values, low, high, into) collect_avx2(values, low, high, into)
 #include "fused.h"
 
 #define AVX512_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
@@ -327,6 +380,13 @@ AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, in
         _mm512_mask_storeu_epi64(into + key + 8, second, _mm512_add_epi64(more, high));
     }
 }
+AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, int32_t high, int32_t *into) {
+    const __m512i all = (__m512i)values;
+    const __mmask16 inside = _mm512_cmpgt_epi32_mask(all, _mm512_set1_epi32(low))
+        & _mm512_cmple_epi32_mask(all, _mm512_set1_epi32(high));
+    if (inside) _mm512_storeu_si512(into, _mm512_maskz_compress_epi32(inside, all));
+    return __builtin_popcount(inside);
+}
 #define LANES 16
 #define ROWS 8
 #define WIDE 3
@@ -343,6 +403,7 @@ AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, in
                                        _mm512_set1_epi32(1))
 #define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
 #define ADD(row, size, into) add_avx512(row, size, into)
+#define COLLECT(values, low, high, into) collect_avx512(values, low, high, into)
 #include "fused.h"
 #endif
 #endif

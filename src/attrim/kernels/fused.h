@@ -58,10 +58,9 @@ TARGET static int64_t NAMED(tile_and_count)(int64_t wide, const float *left, int
     return done;
 }
 
-/* exp of numbers up to 0 to about one unit in the last place; NaN stays NaN. */
+/* exp of numbers from -104 to 0, to about one unit in the last place; NaN stays NaN. */
 TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FLOATS x) {
     const float to_integer = 12582912.0f; /* 1.5 * 2^23: adding it leaves the rounded number in the low bits */
-    x = MAXIMUM((FLOATS){0} - 104.0f, x); /* exp is 0 from here on */
     const FLOATS shifted = x * 1.44269504f + to_integer, power = shifted - to_integer;
     const FLOATS rest = (x - power * 0.693145751953125f) - power * 1.42860677e-6f;
     /* The coefficients minimise the relative error on +-ln(2) / 2, which is 3e-9. */
@@ -73,9 +72,11 @@ TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FL
     return TIMES_POWER(result, shifted, power);
 }
 
-/* Replace scores by exp(score - their maximum); gives the sum. ``size`` is a multiple of LANES. */
-TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size) {
-    FLOATS most = *(FLOATS *)row, also = most, sums = (FLOATS){0};
+/* Replace scores by exp(score - their maximum); gives the sum, and the sum of exponentials times their exponents.
+ * ``size`` is a multiple of LANES. */
+TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float *product) {
+    const FLOATS lowest = (FLOATS){0} - 104.0f; /* exp is 0 from here on */
+    FLOATS most = *(FLOATS *)row, also = most, sums = (FLOATS){0}, products = (FLOATS){0};
     int64_t key = 0;
     for (; key + 2 * LANES <= size; key += 2 * LANES) {
         most = MAXIMUM(most, *(FLOATS *)(row + key));
@@ -84,10 +85,13 @@ TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size) {
     if (key < size) most = MAXIMUM(most, *(FLOATS *)(row + key));
     const float largest = LARGEST(MAXIMUM(most, also));
     for (key = 0; key < size; key += LANES) {
-        const FLOATS weights = NAMED(exponential)(*(FLOATS *)(row + key) - largest);
+        const FLOATS exponent = MAXIMUM(lowest, *(FLOATS *)(row + key) - largest);
+        const FLOATS weights = NAMED(exponential)(exponent);
         *(FLOATS *)(row + key) = weights;
         sums += weights;
+        products += weights * exponent;
     }
+    *product = SUM(products);
     return SUM(sums);
 }
 
@@ -104,6 +108,78 @@ TARGET static void NAMED(normalise)(float *restrict row, int64_t size, float sum
         *(SHORTS *)(places + key) = NARROW((INTS)MINIMUM(weights, one) >> SHIFT);
     }
     *below = small;
+}
+
+/* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
+ * bits in it, ``list`` has room for a row. The bits of such floats are ordered as they are. */
+TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t most, int32_t *restrict list) {
+    const float unsure = 1e-5f; /* more than sums of floats can be wrong */
+    int32_t low = -1, high = most, bar = most - (3 << 23); /* the answer is rarely more than three octaves below */
+    int64_t above = 0, reach = size, found = 0;            /* how many weights are above high, and above low */
+    if (bar < 0) bar = most / 2;
+    while (reach - above > LANES && high - low > 1) {
+        FLOATS masses = (FLOATS){0};
+        INTS counts = (INTS){0};
+        for (int64_t key = 0; key < size; key += LANES) {
+            const INTS bits = *(const INTS *)(row + key), over = bits > bar;
+            masses += (FLOATS)(over & bits);
+            counts -= over;
+        }
+        const float mass = SUM(masses);
+        if (mass > 0.5f + unsure) low = bar, reach = TOTAL(counts);
+        else if (mass < 0.5f - unsure) high = bar, above = TOTAL(counts);
+        else break;
+        bar = low + (high - low) / 2;
+    }
+    int64_t mass = 0;
+    for (int64_t key = 0; key < size; key++)
+        mass += ((const int32_t *)row)[key] > high ? to_fixed(row[key]) : 0;
+    if (high - low == 1) { /* equal weights */
+        float weight;
+        memcpy(&weight, &high, sizeof weight);
+        return above + (HALF_FIXED - mass) / to_fixed(weight) + 1;
+    }
+    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(row + key), low, high, list + found);
+    for (int64_t place = 0; place < found; place++) {
+        int64_t largest = place;
+        for (int64_t other = place + 1; other < found; other++) largest = list[other] > list[largest] ? other : largest;
+        const int32_t bits = list[largest];
+        list[largest] = list[place];
+        float weight;
+        memcpy(&weight, &bits, sizeof weight);
+        mass += to_fixed(weight);
+        if (mass > HALF_FIXED) return above + place + 1;
+    }
+    return above + found;
+}
+
+/* Facts about a row of weights (``size`` is a multiple of LANES, ``cells`` of them count and the others are 0). */
+TARGET static void NAMED(describe)(const float *restrict row, int64_t size, int64_t cells, int32_t least, double entropy,
+                                   int32_t *list, int64_t *facts) {
+    int64_t sum = 0, squares = 0;
+    int32_t most = 0;
+    for (int64_t key = 0; key < size; key++) {
+        sum += to_fixed(row[key]);
+        squares += to_fixed((double)row[key] * row[key]);
+    }
+    for (int64_t key = 0; key < size; key++) {
+        const int32_t bits = ((const int32_t *)row)[key];
+        most = bits > most ? bits : most;
+    }
+    const int64_t error = sum > ONE_FIXED ? sum - ONE_FIXED : ONE_FIXED - sum;
+    facts[CELLS_FACT] += cells;
+    facts[ROWS_FACT]++;
+    facts[SUM_FACT] += sum;
+    facts[SQUARES_FACT] += squares;
+    facts[ENTROPY_FACT] += (int64_t)(entropy * SCALE + 0.5);
+    facts[ERROR_FACT] += error;
+    if (error > facts[LARGEST_ERROR_FACT]) facts[LARGEST_ERROR_FACT] = error;
+    if (most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = most;
+    if (least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = least;
+    if (sum > HALF_FIXED) {
+        facts[REACHED_FACT]++;
+        facts[MAJORITY_FACT] += NAMED(majority)(row, size, most, list);
+    }
 }
 
 /* Keys as panels [panel][size][WIDE * LANES], from ``first`` to ``after``; what lies behind the last key is 0. The rows
@@ -141,7 +217,8 @@ typedef struct {
     int64_t step, panel; /* floats from row to row of the weights; floats of a panel of values */
     float *keys, *values, *queries, *weights, *outputs, *rows;
     uint16_t *places;
-    int32_t *raw;
+    int32_t *raw, *list;
+    int64_t *facts, own_facts[FACTS]; /* NULL when no stat asks for facts about the head's rows */
     int64_t listed; /* how many places of the tile wait to be counted */
     int64_t beside; /* how many of them are of cells beside the spans, which are 0 */
     int64_t zeros, below, pending;
@@ -163,22 +240,34 @@ TARGET static void NAMED(score)(const AttendParameters *p, SCRATCH *s, int64_t r
 /* The weights of one query, whose keys are ``start`` to ``stop``, and its part of the stats. Cells of the block
  * (``first`` to ``after``) that are not the query's become 0. Gives whether all weights are numbers. */
 TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t after, int64_t start, int64_t stop,
-                               int counted, int64_t *sums) {
+                               int counted, int binned, int64_t *sums) {
     const int64_t size = stop - start, begin = start / LANES * LANES, end = (stop + LANES - 1) / LANES * LANES;
     for (int64_t key = first / LANES * LANES; key < begin; key++) row[key] = 0;
     for (int64_t key = begin; key < start; key++) row[key] = -INFINITY;
     for (int64_t key = stop; key < end; key++) row[key] = -INFINITY;
     for (int64_t key = end; key < after; key++) row[key] = 0;
-    const float sum = NAMED(exponentiate)(row + begin, end - begin);
+    float product;
+    const float sum = NAMED(exponentiate)(row + begin, end - begin, &product);
     INTS ignored = (INTS){0};
     NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + s->listed,
-                     counted ? &s->small : &ignored);
-    if (counted) {
+                     counted && binned ? &s->small : &ignored);
+    if (counted && binned) {
         s->listed += end - begin;
         s->beside += end - begin - size;
     }
     if (sums) ADD(row + start, size, sums + start);
-    return sum <= FLT_MAX;
+    const int numbers = sum <= FLT_MAX;
+    if (counted && s->facts && numbers) {
+        int32_t least = INT32_MAX;
+        for (int64_t key = start; key < stop; key++) {
+            const int32_t bits = ((const int32_t *)row)[key];
+            least = bits < least ? bits : least;
+        }
+        /* -sum(w ln w) for w = exp(x) / sum */
+        const double entropy = logarithm(sum) - (double)product / sum;
+        NAMED(describe)(row + begin, end - begin, size, least, entropy, s->list, s->facts);
+    }
+    return numbers;
 }
 
 /* The outputs of a tile; meanwhile its places are counted. */
@@ -232,7 +321,7 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
             }
             int64_t *to = sums && counted[row]
                 ? sums + (query + row + into->query_slot[example]) * into->sums_keys + into->key_slot[example] : NULL;
-            if (!NAMED(weigh)(s, weights, first, after, start[row], stop[row], binned && counted[row], to) && counted[row])
+            if (!NAMED(weigh)(s, weights, first, after, start[row], stop[row], counted[row], binned, to) && counted[row])
                 *into->failed = 1;
             if (p->weights)
                 memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
@@ -265,6 +354,9 @@ static void NAMED(flush)(const Buffers *into, SCRATCH *s, int64_t row) {
 TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int64_t head, int64_t low, int64_t high) {
     const Buffers *into = &p->into;
     const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head], group = head / p->group;
+    const int64_t facts_row = into->facts_row[head];
+    begin_facts(s->own_facts);
+    s->facts = facts_row < 0 ? NULL : s->own_facts;
     int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
     for (int64_t example = 0; example < p->examples; example++) {
         const int64_t slot = into->query_slot[example], begin = low > slot ? low - slot : 0;
@@ -286,6 +378,7 @@ TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int
         }
     }
     NAMED(flush)(into, s, counts_row);
+    if (s->facts) add_facts(s->facts, into->facts + facts_row * FACTS);
 }
 
 /* What one thread does: pieces of work until none is left. */
@@ -296,7 +389,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     /* Rows of weights are not a power of two apart, which would make them compete for the same places of the cache. */
     SCRATCH s = {.step = columns + 16, .panel = panel};
     const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
-                             BLOCK * panels * panel, ROWS * columns / 2, TABLES * RAW, wide * p->size};
+                             BLOCK * panels * panel, ROWS * columns / 2, TABLES * RAW, wide * p->size, columns + LANES};
     int64_t total = 0;
     for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
     float *memory = malloc((size_t)total * sizeof *memory + 64);
@@ -308,7 +401,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     for (size_t number = 0; number < sizeof sizes / sizeof *sizes; next += (sizes[number++] + 15) / 16 * 16)
         part[number] = next;
     s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
-    s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6], s.rows = part[7];
+    s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6], s.rows = part[7], s.list = (int32_t *)part[8];
     memset(s.raw, 0, TABLES * RAW * sizeof *s.raw);
     int64_t low, high;
     for (int64_t piece; claim_piece(p, &piece, &low, &high);) NAMED(attend_head)(p, &s, piece, low, high);
@@ -336,3 +429,4 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
 #undef COUNT_BELOW
 #undef NARROW
 #undef ADD
+#undef COLLECT

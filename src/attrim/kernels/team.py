@@ -36,6 +36,8 @@ class Buffers(ctypes.Structure):
         ("sums_queries", ctypes.c_int64),  # CellBuffers.sums.shape[1]
         ("sums_keys", ctypes.c_int64),  # CellBuffers.sums.shape[2]
         ("cells", ctypes.c_void_p),  # CellBuffers.counts; NULL when this block does not count them
+        ("facts", ctypes.c_void_p),  # RowBuffers.facts
+        ("facts_row", ctypes.c_void_p),  # int64 [heads]: the row of RowBuffers for each head, -1 for none
         ("query_slot", ctypes.c_void_p),  # int64 [examples]: the position of the block's first query
         ("key_slot", ctypes.c_void_p),  # int64 [examples]: the position of the block's first key
         ("failed", ctypes.c_void_p),  # int64: set to 1 by NaN or infinity, to 2 by a lack of memory
