@@ -2,8 +2,9 @@
 
 Rows: (a) the plain SDPA forward pass, (b) eager attention with ``output_attentions=True``, (c) the papers' way: (b)
 plus ``numpy.histogram`` for every head, (d) attrim's ``Histogram`` and ``Mean`` for all heads in one pass; on request
-(``--rows``) single stats of attrim too. ``--input`` measures padded batches or causal attention. The rows take turns within every round, and the table shows the median over rounds of the ratio to (a), so that other load on
-the machine does not favour one. Peak memory is that of processes that do nothing else.
+(``--rows``) single stats of attrim. ``--input`` measures padded batches or causal attention. The rows take turns within
+every round, and the table shows the median over rounds of the ratio to (a), so that other load on the machine does not
+favour one. Peak memory is that of processes that do nothing else.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ them.
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
+import importlib
 
 import pytest
 import torch
@@ -29,7 +28,7 @@ from attrim.stats.integers import from_wide
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 
-BEST = getattr(__import__("attrim.kernels._compiled", fromlist=["_compiled"]), "BEST_PATH", 0) if team.available() else 0
+BEST = importlib.import_module("attrim.kernels._compiled").BEST_PATH if team.available() else 0
 PATHS = team.PATHS[1 : BEST + 1]
 
 

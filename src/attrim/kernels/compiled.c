@@ -249,7 +249,7 @@ static inline void fetch(const float *row, int64_t size) {
 }
 
 /* The natural logarithm of a number from 1 on, to about 1e-15: ln(m 2^e) by the series of artanh((m - 1) / (m + 1)). */
-static double logarithm(double number) {
+ALWAYS_INLINE static double logarithm(double number) {
     int64_t bits;
     memcpy(&bits, &number, sizeof bits);
     int64_t power = (bits >> 52) - 1023;
@@ -258,7 +258,7 @@ static double logarithm(double number) {
     if (number > 1.4142135623730951) number /= 2, power++;
     const double ratio = (number - 1) / (number + 1), square = ratio * ratio;
     double sum = 0;
-    for (int term = 21; term > 0; term -= 2) sum = sum * square + 1.0 / term;
+    _Pragma("GCC unroll 11") for (int term = 21; term > 0; term -= 2) sum = sum * square + 1.0 / term;
     return 2 * ratio * sum + (double)power * 0.6931471805599453;
 }
 

@@ -72,8 +72,8 @@ TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FL
     return TIMES_POWER(result, shifted, power);
 }
 
-/* Replace scores by exp(score - their maximum); gives the sum, and the sum of exponentials times their exponents.
- * ``size`` is a multiple of LANES. */
+/* Replace scores by exp(score - their maximum); gives the sum and, unless ``product`` is
+ * NULL, the sum of exponentials times their exponents. ``size`` is a multiple of LANES. */
 TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float *product) {
     const FLOATS lowest = (FLOATS){0} - 104.0f; /* exp is 0 from here on */
     FLOATS most = *(FLOATS *)row, also = most, sums = (FLOATS){0}, products = (FLOATS){0};
@@ -89,9 +89,9 @@ TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float
         const FLOATS weights = NAMED(exponential)(exponent);
         *(FLOATS *)(row + key) = weights;
         sums += weights;
-        products += weights * exponent;
+        if (product) products += weights * exponent;
     }
-    *product = SUM(products);
+    if (product) *product = SUM(products);
     return SUM(sums);
 }
 
@@ -117,7 +117,7 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
     int32_t low = -1, high = most, bar = most - (3 << 23); /* the answer is rarely more than three octaves below */
     int64_t above = 0, reach = size, found = 0;            /* how many weights are above high, and above low */
     if (bar < 0) bar = most / 2;
-    while (reach - above > LANES && high - low > 1) {
+    while (reach - above > 8 && high - low > 1) {
         FLOATS masses = (FLOATS){0};
         INTS counts = (INTS){0};
         for (int64_t key = 0; key < size; key += LANES) {
@@ -132,8 +132,11 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
         bar = low + (high - low) / 2;
     }
     int64_t mass = 0;
-    for (int64_t key = 0; key < size; key++)
-        mass += ((const int32_t *)row)[key] > high ? to_fixed(row[key]) : 0;
+    for (int64_t key = 0; key < size; key += LANES) {
+        const INTS bits = *(const INTS *)(row + key);
+        *(INTS *)(list + key) = (bits > high) & bits;
+    }
+    for (int64_t key = 0; key < size; key++) mass += to_fixed(((const float *)list)[key]);
     if (high - low == 1) { /* equal weights */
         float weight;
         memcpy(&weight, &high, sizeof weight);
@@ -246,8 +249,9 @@ TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t af
     for (int64_t key = begin; key < start; key++) row[key] = -INFINITY;
     for (int64_t key = stop; key < end; key++) row[key] = -INFINITY;
     for (int64_t key = end; key < after; key++) row[key] = 0;
-    float product;
-    const float sum = NAMED(exponentiate)(row + begin, end - begin, &product);
+    const int described = counted && s->facts;
+    float product = 0;
+    const float sum = NAMED(exponentiate)(row + begin, end - begin, described ? &product : NULL);
     INTS ignored = (INTS){0};
     NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + s->listed,
                      counted && binned ? &s->small : &ignored);
@@ -257,7 +261,7 @@ TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t af
     }
     if (sums) ADD(row + start, size, sums + start);
     const int numbers = sum <= FLT_MAX;
-    if (counted && s->facts && numbers) {
+    if (described && numbers) {
         int32_t least = INT32_MAX;
         for (int64_t key = start; key < stop; key++) {
             const int32_t bits = ((const int32_t *)row)[key];

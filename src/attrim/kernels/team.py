@@ -142,7 +142,7 @@ def path() -> int:
     wanted = os.environ.get("ATTRIM_KERNEL", "")
     if not wanted:
         # Without the vectors of AVX2 at least, torch's own products are faster.
-        return _compiled.BEST_PATH if _compiled.BEST_PATH >= PATHS.index("avx2") else PATHS.index("torch")
+        return _compiled.BEST_PATH if PATHS.index("avx2") <= _compiled.BEST_PATH else PATHS.index("torch")
     possible = PATHS[: _compiled.BEST_PATH + 1]
     if wanted not in possible:
         raise ParameterError(

@@ -87,11 +87,15 @@ class Moments(SiteStat):
             kept[name] += found[name]
         for name in ("sum", "squares", "entropy", "row_error"):
             add_wide(kept[name], found[name])
-        for name, larger in (("largest_row_error", torch.maximum), ("maximum", torch.maximum), ("minimum", torch.minimum)):
+        for name, larger in (
+            ("largest_row_error", torch.maximum),
+            ("maximum", torch.maximum),
+            ("minimum", torch.minimum),
+        ):
             value = found[name]
             if name != "largest_row_error":
                 value = value.clamp(max=torch.iinfo(torch.int32).max).to(torch.int32).view(torch.float32).double()
-            kept[name] = torch.where(found["rows"] > 0, larger(kept[name], value), kept[name])
+            kept[name].copy_(torch.where(found["rows"] > 0, larger(kept[name], value), kept[name]))
 
     @staticmethod
     def _add_cells(kept: dict[str, Tensor], weights: Tensor, valid: Tensor) -> None:
