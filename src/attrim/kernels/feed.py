@@ -1,16 +1,19 @@
 """Feed stats from a block of attention weights through the compiled pass.
 
-A stat opts in by answering ``compiles`` and ``buffers``; kernels import no stat. The compiled pass can add to two kinds
-of buffers at once: counts of values by bin (:class:`BinBuffers`) and sums by cell (:class:`CellBuffers`).
+A stat opts in by answering ``compiles`` and ``buffers``; kernels import no stat. The compiled passes can add to
+several kinds of buffers at once: counts of values by bin (:class:`BinBuffers`), sums by cell (:class:`CellBuffers`) and
+facts about rows (:class:`RowBuffers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -53,6 +56,40 @@ class CellBuffers:
     counts: Tensor
 
 
+FACTS = (
+    "cells", "rows", "reached", "majority", "sum", "squares", "entropy", "row_error", "largest_row_error",
+    "maximum", "minimum",
+)  # fmt: skip
+"""What the fused pass says about the rows of a head, as :class:`attrim.stats.Moments` keeps it. All are int64: sums are
+fixed point, maximum and minimum are the bits of a float32."""
+
+
+@dataclass(frozen=True)
+class RowBuffers:
+    """Facts about rows, which only the fused pass fills.
+
+    Attributes
+    ----------
+    heads : the head number of each row.
+    facts : int64 ``[H, FACTS]``, zeros (the minimum: the largest int64); the pass adds to them.
+    done : called with the facts when the pass is over.
+    """
+
+    heads: tuple[int, ...]
+    facts: Tensor
+    done: Callable[[Tensor], None]
+
+    @classmethod
+    def zeros(cls, heads: tuple[int, ...], done: Callable[[Tensor], None]) -> RowBuffers:
+        """Facts about nothing."""
+        facts = torch.zeros(len(heads), len(FACTS), dtype=torch.int64)
+        facts[:, FACTS.index("minimum")] = torch.iinfo(torch.int64).max
+        return cls(heads, facts, done)
+
+
+Buffers = BinBuffers | CellBuffers | RowBuffers
+
+
 @dataclass(frozen=True)
 class Extent:
     """How much one call will add: a number of examples, and the queries and keys that the longest of them has."""
@@ -65,20 +102,26 @@ class Extent:
 class CompiledStat(Protocol):
     """What the compiled pass asks of a stat."""
 
-    def compiles(self, call: Call) -> type[BinBuffers] | type[CellBuffers] | None:
+    def compiles(self, call: Call) -> type[Buffers] | None:
         """The kind of buffers that hold all that this stat keeps of the call; None when only ``watch`` can feed it."""
 
-    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> BinBuffers | CellBuffers:
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> Buffers:
         """The buffers for these heads of the call's site, with room for ``extent``; the call is then fed to them."""
 
 
 Watching = Sequence[tuple[CompiledStat, tuple[int, ...]]]
 
 
-def supports(stats: Watching, call: Call) -> bool:
-    """Whether the compiled pass can feed all these stats, which it can for at most one of each kind."""
+def supports(stats: Watching, call: Call, fused: bool = True) -> bool:
+    """Whether the compiled pass can feed all these stats, which it can for at most one of each kind.
+
+    Parameters
+    ----------
+    fused : whether it is the pass that computes the attention too, which alone knows about rows.
+    """
     kinds = [stat.compiles(call) for stat, _ in stats]
-    return bool(kinds) and None not in kinds and len(set(kinds)) == len(kinds)
+    known = None not in kinds and (fused or RowBuffers not in kinds)
+    return bool(kinds) and known and len(set(kinds)) == len(kinds)
 
 
 @dataclass
@@ -89,7 +132,7 @@ class Feed:
     ----------
     start, stop : ``[B, Q]``, the keys of every query that count; equal where none do.
     query_slots, key_slots : ``[B]``, the position of the call's first query and key in each example's own text.
-    bins, cells : the buffers of the stats that asked for them.
+    bins, cells, rows : the buffers of the stats that asked for them.
     """
 
     call: Call
@@ -99,6 +142,7 @@ class Feed:
     key_slots: Numbers
     bins: BinBuffers | None = None
     cells: CellBuffers | None = None
+    rows: RowBuffers | None = None
 
     @classmethod
     def begin(cls, call: Call, spans: Spans, stats: Watching) -> Feed:
@@ -120,8 +164,10 @@ class Feed:
             buffers = stat.buffers(call, tuple(head for head in call.heads if head in chosen), extent)
             if isinstance(buffers, BinBuffers):
                 feed.bins = buffers
-            else:
+            elif isinstance(buffers, CellBuffers):
                 feed.cells = buffers
+            else:
+                feed.rows = buffers
         return feed
 
     def add(self, weights: Tensor, block: Block) -> None:
@@ -130,43 +176,58 @@ class Feed:
             numpy.ascontiguousarray(edge[block.examples, block.queries] - block.keys.start)
             for edge in (self.start, self.stop)
         )
+        following = numpy.zeros(1, dtype=numpy.int64)
+        examples, heads, queries, keys = weights.shape
+        with self.into(block) as into:
+            parameters = team.CountParameters(
+                next=following.ctypes.data,
+                weights=weights.data_ptr(),
+                examples=examples,
+                heads=heads,
+                queries=queries,
+                keys=keys,
+                start=start.ctypes.data,
+                stop=stop.ctypes.data,
+                into=into,
+            )
+            team.run("count", parameters)
+
+    @contextmanager
+    def into(self, block: Block) -> Iterator[team.Buffers]:
+        """The buffers as the compiled passes want them for a block, while they run; what they found wrong is raised."""
         # The slots belong to the call's first query and key, a block may begin later.
         query_slots = self.query_slots[block.examples] + block.queries.start
         key_slots = self.key_slots[block.examples] + block.keys.start
-        bins, cells = self.bins, self.cells
-        bin_rows, cell_rows = (self._rows(buffers)[block.heads] for buffers in (bins, cells))
-        following, failed = numpy.zeros(1, dtype=numpy.int64), numpy.zeros(1, dtype=numpy.int64)
-        examples, heads, queries, keys = weights.shape
-        parameters = team.CountParameters(
-            next=following.ctypes.data,
-            weights=weights.data_ptr(),
-            examples=examples,
-            heads=heads,
-            queries=queries,
-            keys=keys,
-            start=start.ctypes.data,
-            stop=stop.ctypes.data,
+        bins, cells, rows = self.bins, self.cells, self.rows
+        bin_rows, cell_rows, fact_rows = (self._rows(buffers)[block.heads] for buffers in (bins, cells, rows))
+        failed = numpy.zeros(1, dtype=numpy.int64)
+        into = team.Buffers(
             counts_row=bin_rows.ctypes.data,
             sums_row=cell_rows.ctypes.data,
+            facts_row=fact_rows.ctypes.data,
             query_slot=query_slots.ctypes.data,
             key_slot=key_slots.ctypes.data,
             failed=failed.ctypes.data,
         )
         if bins is not None:
-            parameters.counts = bins.counts.data_ptr()
-            parameters.below_uniform = bins.below_uniform.data_ptr()
+            into.counts = bins.counts.data_ptr()
+            into.below_uniform = bins.below_uniform.data_ptr()
         if cells is not None:
-            parameters.sums = cells.sums.data_ptr()
-            parameters.sums_queries, parameters.sums_keys = cells.sums.shape[1:]
+            into.sums = cells.sums.data_ptr()
+            into.sums_queries, into.sums_keys = cells.sums.shape[1:]
             if block.heads.start == 0:  # all heads share the counts, so they are counted with the first of them
-                parameters.cells = cells.counts.data_ptr()
-        team.run("count", parameters)
+                into.cells = cells.counts.data_ptr()
+        if rows is not None:
+            into.facts = rows.facts.data_ptr()
+        yield into
         if failed[0] == 2:
             raise MemoryError(f"There is no memory left to count the attention of {self.call.site.name!r}.")
         if failed[0]:
             raise not_finite(self.call.site)
+        if rows is not None:
+            rows.done(rows.facts)
 
-    def _rows(self, buffers: BinBuffers | CellBuffers | None) -> Numbers:
+    def _rows(self, buffers: Buffers | None) -> Numbers:
         """The row of the buffers for every head of the call, -1 for heads that are not in them."""
         heads = () if buffers is None else buffers.heads
         if heads == self.call.heads:

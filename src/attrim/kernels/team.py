@@ -9,20 +9,43 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from ..errors import ParameterError
+
 Job = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class CountParameters(ctypes.Structure):
-    """What the compiled pass ``count`` reads, in the order of the struct of the same name in compiled.c.
+class Buffers(ctypes.Structure):
+    """What the stats of one call are added to, in the order of the struct of the same name in compiled.c.
 
     Pointers are addresses of contiguous arrays, None (NULL) for an array that no stat asks for.
     """
+
+    _fields_ = (
+        ("counts", ctypes.c_void_p),  # BinBuffers.counts
+        ("counts_row", ctypes.c_void_p),  # int64 [heads]: the row of BinBuffers for each head, -1 for none
+        ("below_uniform", ctypes.c_void_p),  # BinBuffers.below_uniform
+        ("sums", ctypes.c_void_p),  # CellBuffers.sums
+        ("sums_row", ctypes.c_void_p),  # int64 [heads]: the row of CellBuffers for each head, -1 for none
+        ("sums_queries", ctypes.c_int64),  # CellBuffers.sums.shape[1]
+        ("sums_keys", ctypes.c_int64),  # CellBuffers.sums.shape[2]
+        ("cells", ctypes.c_void_p),  # CellBuffers.counts; NULL when this block does not count them
+        ("facts", ctypes.c_void_p),  # RowBuffers.facts
+        ("facts_row", ctypes.c_void_p),  # int64 [heads]: the row of RowBuffers for each head, -1 for none
+        ("query_slot", ctypes.c_void_p),  # int64 [examples]: the position of the block's first query
+        ("key_slot", ctypes.c_void_p),  # int64 [examples]: the position of the block's first key
+        ("failed", ctypes.c_void_p),  # int64: set to 1 by NaN or infinity, to 2 by a lack of memory
+    )
+
+
+class CountParameters(ctypes.Structure):
+    """What the compiled pass ``count`` reads: weights that are there, to be counted."""
 
     _fields_ = (
         ("next", ctypes.c_void_p),  # int64: the next head that a thread takes
@@ -33,17 +56,40 @@ class CountParameters(ctypes.Structure):
         ("keys", ctypes.c_int64),
         ("start", ctypes.c_void_p),  # int64 [examples, queries]: the first key that counts
         ("stop", ctypes.c_void_p),  # int64 [examples, queries]: the key after the last one that counts
-        ("counts", ctypes.c_void_p),  # BinBuffers.counts
-        ("counts_row", ctypes.c_void_p),  # int64 [heads]: the row of BinBuffers for each head, -1 for none
-        ("below_uniform", ctypes.c_void_p),  # BinBuffers.below_uniform
-        ("sums", ctypes.c_void_p),  # CellBuffers.sums
-        ("sums_row", ctypes.c_void_p),  # int64 [heads]: the row of CellBuffers for each head, -1 for none
-        ("sums_queries", ctypes.c_int64),  # CellBuffers.sums.shape[1]
-        ("sums_keys", ctypes.c_int64),  # CellBuffers.sums.shape[2]
-        ("cells", ctypes.c_void_p),  # CellBuffers.counts; NULL when this block does not count them
-        ("query_slot", ctypes.c_void_p),  # int64 [examples]: the position of the block's first query
-        ("key_slot", ctypes.c_void_p),  # int64 [examples]: the position of the block's first key
-        ("failed", ctypes.c_void_p),  # int64: set to 1 by NaN or infinity, to 2 by a lack of memory
+        ("into", Buffers),
+    )
+
+
+Steps = ctypes.c_int64 * 4
+
+
+class AttendParameters(ctypes.Structure):
+    """What the compiled pass ``attend`` reads: queries, keys and values, whose weights are counted on the way."""
+
+    _fields_ = (
+        ("next", ctypes.c_void_p),  # int64: the next piece of work that a thread takes
+        ("path", ctypes.c_int64),  # the number of a path in PATHS
+        ("parts", ctypes.c_int64),  # pieces of work a head
+        ("query", ctypes.c_void_p),  # float32 [examples, heads, queries, size] with the strides query_steps
+        ("key", ctypes.c_void_p),  # float32 [examples, heads / group, keys, size]
+        ("value", ctypes.c_void_p),  # float32 [examples, heads / group, keys, value_size]
+        ("output", ctypes.c_void_p),  # float32 [examples, queries, heads, value_size]
+        ("weights", ctypes.c_void_p),  # float32 [examples, heads, queries, keys]: gets the weights, for tests; NULL
+        ("examples", ctypes.c_int64),
+        ("heads", ctypes.c_int64),
+        ("group", ctypes.c_int64),  # how many heads share keys and values
+        ("queries", ctypes.c_int64),
+        ("keys", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+        ("value_size", ctypes.c_int64),
+        ("query_steps", Steps),
+        ("key_steps", Steps),
+        ("value_steps", Steps),
+        ("scaling", ctypes.c_double),
+        ("start", ctypes.c_void_p),  # int64 [examples, queries]: the first key of each query
+        ("stop", ctypes.c_void_p),  # int64 [examples, queries]: the key after its last one
+        ("counted", ctypes.c_void_p),  # bool [examples, queries]: whether stats count the query
+        ("into", Buffers),
     )
 
 
@@ -74,11 +120,40 @@ def available() -> bool:
         from . import _compiled
     except ImportError:
         return False
-    sizes = getattr(_compiled, "COUNT_SIZE", 0), getattr(_compiled, "LOOK_UP_SIZE", 0)
-    return sizes == (ctypes.sizeof(CountParameters), ctypes.sizeof(LookUpParameters))
+    return all(
+        getattr(_compiled, name, 0) == ctypes.sizeof(parameters)
+        for name, parameters in (
+            ("COUNT_SIZE", CountParameters),
+            ("ATTEND_SIZE", AttendParameters),
+            ("LOOK_UP_SIZE", LookUpParameters),
+        )
+    )
 
 
-def run(name: Literal["count", "look_up"], parameters: CountParameters | LookUpParameters) -> None:
+PATHS = ("torch", "portable", "avx2", "avx512")
+"""Ways to compute attention while it is measured: by torch, or by the fused pass for one kind of processor."""
+
+
+@functools.cache
+def path() -> int:
+    """The number in ``PATHS`` of the way to take: the fastest on this machine, or what ``ATTRIM_KERNEL`` says."""
+    from . import _compiled
+
+    wanted = os.environ.get("ATTRIM_KERNEL", "")
+    if not wanted:
+        # Without the vectors of AVX2 at least, torch's own products are faster.
+        return _compiled.BEST_PATH if PATHS.index("avx2") <= _compiled.BEST_PATH else PATHS.index("torch")
+    possible = PATHS[: _compiled.BEST_PATH + 1]
+    if wanted not in possible:
+        raise ParameterError(
+            f"ATTRIM_KERNEL={wanted} is not a kernel of this machine; it has {', '.join(possible)}, or leave it unset."
+        )
+    return possible.index(wanted)
+
+
+def run(
+    name: Literal["count", "attend", "look_up"], parameters: CountParameters | AttendParameters | LookUpParameters
+) -> None:
     """Call a compiled function with its parameters once on each of torch's threads."""
     from . import _compiled
 

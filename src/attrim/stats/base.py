@@ -17,7 +17,7 @@ from ..core.registry import STATS
 from ..core.site import Site
 from ..core.text import check_fields
 from ..errors import ArtefactError, DataError, SelectionError
-from ..kernels.feed import BinBuffers, CellBuffers, Extent
+from ..kernels.feed import Buffers, Extent
 from .integers import grown, normalise_wide
 
 register = STATS.register
@@ -60,11 +60,11 @@ class Stat:
         """
         raise NotImplementedError
 
-    def compiles(self, call: Call) -> type[BinBuffers] | type[CellBuffers] | None:
+    def compiles(self, call: Call) -> type[Buffers] | None:
         """Which buffers of the compiled pass hold all that this stat keeps of a call; None leaves it to ``watch``."""
         return None
 
-    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> BinBuffers | CellBuffers:
+    def buffers(self, call: Call, heads: tuple[int, ...], extent: Extent) -> Buffers:
         """The buffers that :meth:`compiles` names, which the compiled pass then feeds in place of ``watch``.
 
         Parameters

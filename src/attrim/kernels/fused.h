@@ -1,0 +1,436 @@
+/* Scores, softmax, counts and output in one go; compiled.c includes this file once for each instruction set.
+ *
+ * A piece of work is a head, or some queries of it, for all examples. Keys and values of an example are packed into
+ * panels of a few vectors' width. A block of queries is then multiplied by tiles that stay in registers, and its weights
+ * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
+ *
+ * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
+ * function), NAMED(name), and MAXIMUM(a, b), which gives b where either is NaN. */
+
+enum { NAMED(BLOCK) = 2 * ROWS };
+#define BLOCK NAMED(BLOCK)
+#define FLOATS NAMED(Floats)
+#define INTS NAMED(Ints)
+#define SHORTS NAMED(Shorts)
+#define EACH_ROW _Pragma("GCC unroll 8") for (int row = 0; row < ROWS; row++)
+#define EACH_VECTOR(wide) _Pragma("GCC unroll 4") for (int vector = 0; vector < (wide); vector++)
+
+/* ROWS x wide vectors of ``left x right``: right has ``depth`` rows of ``panel`` floats, left a row for each result.
+ *
+ * Multiplying leaves room for other instructions, so that ``each`` of the places are counted with every row of right:
+ * the first ``counted`` of them, as many as there are rows of right for. */
+TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
+    const int wide, const int each, const float *left, int64_t left_step, const float *right, int64_t panel, int64_t depth,
+    float *into, int64_t into_step, const uint16_t *places, int64_t counted, int32_t *raw) {
+    FLOATS sums[ROWS][WIDE];
+    EACH_ROW EACH_VECTOR(wide) sums[row][vector] = (FLOATS){0};
+    const int64_t both = each == 0 ? 0 : counted / each;
+    for (int64_t place = 0; place < depth; place++, right += panel) {
+        FLOATS next[WIDE];
+        EACH_VECTOR(wide) next[vector] = *(const FLOATS *)(right + vector * LANES);
+        EACH_ROW {
+            const float factor = left[row * left_step + place];
+            EACH_VECTOR(wide) sums[row][vector] += factor * next[vector];
+        }
+        if (place < both)
+            _Pragma("GCC unroll 8") for (int some = 0; some < each; some++)
+                raw[some % TABLES * RAW + places[place * each + some]]++;
+    }
+    EACH_ROW EACH_VECTOR(wide) *(FLOATS *)(into + row * into_step + vector * LANES) = sums[row][vector];
+}
+
+/* The same for ``wide`` known at run time, 1 to WIDE. */
+TARGET static void NAMED(tile)(int64_t wide, const float *left, int64_t left_step, const float *right, int64_t panel,
+                               int64_t depth, float *into, int64_t into_step) {
+    if (wide == 1) NAMED(multiply)(1, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
+    else if (wide == 2) NAMED(multiply)(2, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
+    else NAMED(multiply)(WIDE, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
+}
+
+/* The same with places to count; gives how many were. */
+TARGET static int64_t NAMED(tile_and_count)(int64_t wide, const float *left, int64_t left_step, const float *right,
+                                            int64_t panel, int64_t depth, float *into, int64_t into_step,
+                                            const uint16_t *places, int64_t counted, int32_t *raw) {
+    const int64_t done = counted < EACH * depth ? counted / EACH * EACH : EACH * depth;
+    if (wide == 1) NAMED(multiply)(1, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
+    else if (wide == 2) NAMED(multiply)(2, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
+    else NAMED(multiply)(WIDE, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
+    return done;
+}
+
+/* exp of numbers from -104 to 0, to about one unit in the last place; NaN stays NaN. */
+TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FLOATS x) {
+    const float to_integer = 12582912.0f; /* 1.5 * 2^23: adding it leaves the rounded number in the low bits */
+    const FLOATS shifted = x * 1.44269504f + to_integer, power = shifted - to_integer;
+    const FLOATS rest = (x - power * 0.693145751953125f) - power * 1.42860677e-6f;
+    /* The coefficients minimise the relative error on +-ln(2) / 2, which is 3e-9. */
+    FLOATS high = rest * 1.3814467e-3f + 8.368781e-3f;
+    high = high * rest + 4.1668393e-2f;
+    high = high * rest + 1.666652e-1f;
+    high = high * rest + 4.9999994e-1f;
+    const FLOATS result = (high * rest) * rest + rest + 1.0f;
+    return TIMES_POWER(result, shifted, power);
+}
+
+/* Replace scores by exp(score - their maximum); gives the sum and, unless ``product`` is
+ * NULL, the sum of exponentials times their exponents. ``size`` is a multiple of LANES. */
+TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float *product) {
+    const FLOATS lowest = (FLOATS){0} - 104.0f; /* exp is 0 from here on */
+    FLOATS most = *(FLOATS *)row, also = most, sums = (FLOATS){0}, products = (FLOATS){0};
+    int64_t key = 0;
+    for (; key + 2 * LANES <= size; key += 2 * LANES) {
+        most = MAXIMUM(most, *(FLOATS *)(row + key));
+        also = MAXIMUM(also, *(FLOATS *)(row + key + LANES));
+    }
+    if (key < size) most = MAXIMUM(most, *(FLOATS *)(row + key));
+    const float largest = LARGEST(MAXIMUM(most, also));
+    for (key = 0; key < size; key += LANES) {
+        const FLOATS exponent = MAXIMUM(lowest, *(FLOATS *)(row + key) - largest);
+        const FLOATS weights = NAMED(exponential)(exponent);
+        *(FLOATS *)(row + key) = weights;
+        sums += weights;
+        if (product) products += weights * exponent;
+    }
+    if (product) *product = SUM(products);
+    return SUM(sums);
+}
+
+/* Divide by the sum, and say the raw bin of every weight; how many are below ``uniform`` is added to ``below``. */
+TARGET static void NAMED(normalise)(float *restrict row, int64_t size, float sum, float uniform,
+                                    uint16_t *restrict places, INTS *below) {
+    const float factor = 1.0f / sum;
+    const FLOATS one = (FLOATS){0} + 1.0f, bar = (FLOATS){0} + uniform;
+    INTS small = *below;
+    for (int64_t key = 0; key < size; key += LANES) {
+        const FLOATS weights = *(FLOATS *)(row + key) * factor;
+        *(FLOATS *)(row + key) = weights;
+        small = COUNT_BELOW(small, weights, bar);
+        *(SHORTS *)(places + key) = NARROW((INTS)MINIMUM(weights, one) >> SHIFT);
+    }
+    *below = small;
+}
+
+/* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
+ * bits in it, ``list`` has room for a row. The bits of such floats are ordered as they are. */
+TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t most, int32_t *restrict list) {
+    const float unsure = 1e-5f; /* more than sums of floats can be wrong */
+    int32_t low = -1, high = most, bar = most - (3 << 23); /* the answer is rarely more than three octaves below */
+    int64_t above = 0, reach = size, found = 0;            /* how many weights are above high, and above low */
+    if (bar < 0) bar = most / 2;
+    while (reach - above > 8 && high - low > 1) {
+        FLOATS masses = (FLOATS){0};
+        INTS counts = (INTS){0};
+        for (int64_t key = 0; key < size; key += LANES) {
+            const INTS bits = *(const INTS *)(row + key), over = bits > bar;
+            masses += (FLOATS)(over & bits);
+            counts -= over;
+        }
+        const float mass = SUM(masses);
+        if (mass > 0.5f + unsure) low = bar, reach = TOTAL(counts);
+        else if (mass < 0.5f - unsure) high = bar, above = TOTAL(counts);
+        else break;
+        bar = low + (high - low) / 2;
+    }
+    int64_t mass = 0;
+    for (int64_t key = 0; key < size; key += LANES) {
+        const INTS bits = *(const INTS *)(row + key);
+        *(INTS *)(list + key) = (bits > high) & bits;
+    }
+    for (int64_t key = 0; key < size; key++) mass += to_fixed(((const float *)list)[key]);
+    if (high - low == 1) { /* equal weights */
+        float weight;
+        memcpy(&weight, &high, sizeof weight);
+        return above + (HALF_FIXED - mass) / to_fixed(weight) + 1;
+    }
+    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(row + key), low, high, list + found);
+    for (int64_t place = 0; place < found; place++) {
+        int64_t largest = place;
+        for (int64_t other = place + 1; other < found; other++) largest = list[other] > list[largest] ? other : largest;
+        const int32_t bits = list[largest];
+        list[largest] = list[place];
+        float weight;
+        memcpy(&weight, &bits, sizeof weight);
+        mass += to_fixed(weight);
+        if (mass > HALF_FIXED) return above + place + 1;
+    }
+    return above + found;
+}
+
+/* Facts about a row of weights (``size`` is a multiple of LANES, ``cells`` of them count and the others are 0). */
+TARGET static void NAMED(describe)(const float *restrict row, int64_t size, int64_t cells, int32_t least, double entropy,
+                                   int32_t *list, int64_t *facts) {
+    int64_t sum = 0, squares = 0;
+    int32_t most = 0;
+    for (int64_t key = 0; key < size; key++) {
+        sum += to_fixed(row[key]);
+        squares += to_fixed((double)row[key] * row[key]);
+    }
+    for (int64_t key = 0; key < size; key++) {
+        const int32_t bits = ((const int32_t *)row)[key];
+        most = bits > most ? bits : most;
+    }
+    const int64_t error = sum > ONE_FIXED ? sum - ONE_FIXED : ONE_FIXED - sum;
+    facts[CELLS_FACT] += cells;
+    facts[ROWS_FACT]++;
+    facts[SUM_FACT] += sum;
+    facts[SQUARES_FACT] += squares;
+    facts[ENTROPY_FACT] += (int64_t)(entropy * SCALE + 0.5);
+    facts[ERROR_FACT] += error;
+    if (error > facts[LARGEST_ERROR_FACT]) facts[LARGEST_ERROR_FACT] = error;
+    if (most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = most;
+    if (least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = least;
+    if (sum > HALF_FIXED) {
+        facts[REACHED_FACT]++;
+        facts[MAJORITY_FACT] += NAMED(majority)(row, size, most, list);
+    }
+}
+
+/* Keys as panels [panel][size][WIDE * LANES], from ``first`` to ``after``; what lies behind the last key is 0. The rows
+ * of a panel are gathered first, because they come from far apart. */
+TARGET static void NAMED(pack_keys)(const float *key, const int64_t *steps, int64_t size, int64_t first, int64_t after,
+                                    float *restrict rows, float *restrict into) {
+    const int64_t panel = WIDE * LANES;
+    for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
+        float *restrict to = into + begin * size;
+        const int64_t some = after - begin < panel ? after - begin : panel;
+        for (int64_t place = 0; place < some; place++) {
+            if (begin + place + AHEAD < after) fetch(key + (begin + place + AHEAD) * steps[2], size);
+            copy_row(key + (begin + place) * steps[2], steps[3], size, 1, rows + place * size);
+        }
+        memset(rows + some * size, 0, (size_t)((panel - some) * size) * sizeof *rows);
+        for (int64_t part = 0; part < size; part++)
+            for (int64_t place = 0; place < panel; place++) to[part * panel + place] = rows[place * size + part];
+    }
+}
+
+/* Values as panels [panel][keys][panel's floats]; what lies behind the last number of a value is 0. */
+TARGET static void NAMED(pack_values)(const float *value, const int64_t *steps, int64_t size, int64_t keys, int64_t panel,
+                                      int64_t first, int64_t after, float *restrict into) {
+    for (int64_t begin = 0; begin < size; begin += panel, into += keys * panel) {
+        const int64_t some = size - begin < panel ? size - begin : panel;
+        for (int64_t key = first; key < after; key++) {
+            if (key + AHEAD < after) fetch(value + (key + AHEAD) * steps[2] + begin * steps[3], some);
+            copy_row(value + key * steps[2] + begin * steps[3], steps[3], some, 1, into + key * panel);
+            for (int64_t part = some; part < panel; part++) into[key * panel + part] = 0;
+        }
+    }
+}
+
+typedef struct {
+    int64_t step, panel; /* floats from row to row of the weights; floats of a panel of values */
+    float *keys, *values, *queries, *weights, *outputs, *rows;
+    uint16_t *places;
+    int32_t *raw, *list;
+    int64_t *facts, own_facts[FACTS]; /* NULL when no stat asks for facts about the head's rows */
+    int64_t listed; /* how many places of the tile wait to be counted */
+    int64_t beside; /* how many of them are of cells beside the spans, which are 0 */
+    int64_t zeros, below, pending;
+    INTS small; /* what is below 1/n in the block, by lane */
+} NAMED(Scratch);
+#define SCRATCH NAMED(Scratch)
+
+/* The scores of a block of queries with the keys from ``first`` to ``after``. */
+TARGET static void NAMED(score)(const AttendParameters *p, SCRATCH *s, int64_t rows, int64_t first, int64_t after) {
+    const int64_t panel = WIDE * LANES;
+    for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
+        const int64_t rest = (after - begin + LANES - 1) / LANES, wide = rest < WIDE ? rest : WIDE;
+        for (int64_t row = 0; row < rows; row += ROWS)
+            NAMED(tile)(wide, s->queries + row * p->size, p->size, s->keys + begin * p->size, panel, p->size,
+                        s->weights + row * s->step + begin, s->step);
+    }
+}
+
+/* The weights of one query, whose keys are ``start`` to ``stop``, and its part of the stats. Cells of the block
+ * (``first`` to ``after``) that are not the query's become 0. Gives whether all weights are numbers. */
+TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t after, int64_t start, int64_t stop,
+                               int counted, int binned, int64_t *sums) {
+    const int64_t size = stop - start, begin = start / LANES * LANES, end = (stop + LANES - 1) / LANES * LANES;
+    for (int64_t key = first / LANES * LANES; key < begin; key++) row[key] = 0;
+    for (int64_t key = begin; key < start; key++) row[key] = -INFINITY;
+    for (int64_t key = stop; key < end; key++) row[key] = -INFINITY;
+    for (int64_t key = end; key < after; key++) row[key] = 0;
+    const int described = counted && s->facts;
+    float product = 0;
+    const float sum = NAMED(exponentiate)(row + begin, end - begin, described ? &product : NULL);
+    INTS ignored = (INTS){0};
+    NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + s->listed,
+                     counted && binned ? &s->small : &ignored);
+    if (counted && binned) {
+        s->listed += end - begin;
+        s->beside += end - begin - size;
+    }
+    if (sums) ADD(row + start, size, sums + start);
+    const int numbers = sum <= FLT_MAX;
+    if (described && numbers) {
+        int32_t least = INT32_MAX;
+        for (int64_t key = start; key < stop; key++) {
+            const int32_t bits = ((const int32_t *)row)[key];
+            least = bits < least ? bits : least;
+        }
+        /* -sum(w ln w) for w = exp(x) / sum */
+        const double entropy = logarithm(sum) - (double)product / sum;
+        NAMED(describe)(row + begin, end - begin, size, least, entropy, s->list, s->facts);
+    }
+    return numbers;
+}
+
+/* The outputs of a tile; meanwhile its places are counted. */
+TARGET static void NAMED(mix)(const AttendParameters *p, SCRATCH *s, const float *weights, int64_t first, int64_t after,
+                              float *outputs, int64_t step) {
+    const int64_t most = s->panel / LANES;
+    int64_t done = 0;
+    for (int64_t begin = 0; begin < p->value_size && first < after; begin += s->panel) {
+        const int64_t rest = (p->value_size - begin + LANES - 1) / LANES, wide = rest < most ? rest : most;
+        const float *values = s->values + begin * p->keys + first * s->panel;
+        done += NAMED(tile_and_count)(wide, weights + first, s->step, values, s->panel, after - first, outputs + begin, step,
+                                      s->places + done, s->listed - done, s->raw);
+    }
+    fill_tables(s->places + done, s->listed - done, s->raw);
+}
+
+/* A block of the queries of one example and head, of which ``left`` are left. */
+TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, int64_t example, int64_t head, int64_t query,
+                                       int64_t left, int binned, int64_t *sums) {
+    const int64_t rows = left < BLOCK ? left : BLOCK;
+    const int64_t *start = p->start + example * p->queries + query, *stop = p->stop + example * p->queries + query;
+    const uint8_t *counted = p->counted + example * p->queries + query;
+    const Buffers *into = &p->into;
+    float *output = p->output + ((example * p->queries + query) * p->heads + head) * p->value_size;
+    const int64_t step = (p->value_size + s->panel - 1) / s->panel * s->panel;
+    int64_t first = p->keys, after = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (start[row] == stop[row]) continue;
+        first = start[row] < first ? start[row] : first;
+        after = stop[row] > after ? stop[row] : after;
+    }
+    if (first >= after) { /* queries without keys get the output 0 */
+        for (int64_t row = 0; row < rows; row++)
+            memset(output + row * p->heads * p->value_size, 0, (size_t)p->value_size * sizeof *output);
+        return;
+    }
+    const float *from = p->query + example * p->query_steps[0] + head * p->query_steps[1] + query * p->query_steps[2];
+    for (int64_t row = 0; row < rows; row++)
+        copy_row(from + row * p->query_steps[2], p->query_steps[3], p->size, (float)p->scaling, s->queries + row * p->size);
+    memset(s->queries + rows * p->size, 0, (size_t)((BLOCK - rows) * p->size) * sizeof *s->queries);
+    NAMED(score)(p, s, rows, first, after);
+    for (int64_t tile = 0; tile < rows; tile += ROWS) {
+        const int32_t before = least(s->raw);
+        s->listed = s->beside = 0;
+        for (int64_t row = tile; row < tile + ROWS && row < rows; row++) {
+            float *weights = s->weights + row * s->step;
+            if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size);
+            if (start[row] == stop[row]) {
+                for (int64_t key = first; key < after; key++) weights[key] = 0;
+                continue;
+            }
+            int64_t *to = sums && counted[row]
+                ? sums + (query + row + into->query_slot[example]) * into->sums_keys + into->key_slot[example] : NULL;
+            if (!NAMED(weigh)(s, weights, first, after, start[row], stop[row], counted[row], binned, to) && counted[row])
+                *into->failed = 1;
+            if (p->weights)
+                memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
+                       weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
+        }
+        NAMED(mix)(p, s, s->weights + tile * s->step, first, after, s->outputs + tile * step, step);
+        /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare and looked for only now. */
+        s->raw[0] -= (int32_t)s->beside;
+        s->below -= s->beside;
+        s->pending += s->listed;
+        if (least(s->raw) != before)
+            for (int64_t row = tile; row < tile + ROWS && row < rows; row++)
+                for (int64_t key = start[row]; key < stop[row] && counted[row]; key++)
+                    s->zeros += s->weights[row * s->step + key] == 0;
+    }
+    s->below += TOTAL(s->small);
+    s->small = (INTS){0};
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(output + row * p->heads * p->value_size, s->outputs + row * step, (size_t)p->value_size * sizeof *output);
+}
+
+/* Add the tables to the counts of a head, and clear them. */
+static void NAMED(flush)(const Buffers *into, SCRATCH *s, int64_t row) {
+    if (row >= 0) add_tables(s->raw, s->zeros, s->below, into->counts + row * BINS, into->below_uniform + row);
+    memset(s->raw, 0, TABLES * RAW * sizeof *s->raw);
+    s->zeros = s->below = s->pending = 0;
+}
+
+/* One piece of work: the queries of a head whose position is ``low`` to ``high``, in all examples. */
+TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int64_t head, int64_t low, int64_t high) {
+    const Buffers *into = &p->into;
+    const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head], group = head / p->group;
+    const int64_t facts_row = into->facts_row[head];
+    begin_facts(s->own_facts);
+    s->facts = facts_row < 0 ? NULL : s->own_facts;
+    int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
+    for (int64_t example = 0; example < p->examples; example++) {
+        const int64_t slot = into->query_slot[example], begin = low > slot ? low - slot : 0;
+        const int64_t end = high - slot < p->queries ? high - slot : p->queries;
+        int64_t first = p->keys, after = 0;
+        for (int64_t query = begin; query < end; query++) {
+            const int64_t place = example * p->queries + query;
+            if (p->start[place] == p->stop[place]) continue;
+            first = p->start[place] < first ? p->start[place] : first;
+            after = p->stop[place] > after ? p->stop[place] : after;
+        }
+        NAMED(pack_keys)(p->key + example * p->key_steps[0] + group * p->key_steps[1], p->key_steps, p->size, first, after,
+                         s->rows, s->keys);
+        NAMED(pack_values)(p->value + example * p->value_steps[0] + group * p->value_steps[1], p->value_steps,
+                           p->value_size, p->keys, s->panel, first, after, s->values);
+        for (int64_t query = begin; query < end; query += BLOCK) {
+            NAMED(attend_block)(p, s, example, head, query, end - query, counts_row >= 0, sums);
+            if (s->pending > MOST_PENDING) NAMED(flush)(into, s, counts_row);
+        }
+    }
+    NAMED(flush)(into, s, counts_row);
+    if (s->facts) add_facts(s->facts, into->facts + facts_row * FACTS);
+}
+
+/* What one thread does: pieces of work until none is left. */
+TARGET static void NAMED(attend)(const AttendParameters *p) {
+    const int64_t vectors = (p->value_size + LANES - 1) / LANES, panels = (vectors + WIDE - 1) / WIDE;
+    const int64_t panel = (vectors + panels - 1) / panels * LANES, wide = WIDE * LANES;
+    const int64_t columns = (p->keys + wide - 1) / wide * wide;
+    /* Rows of weights are not a power of two apart, which would make them compete for the same places of the cache. */
+    SCRATCH s = {.step = columns + 16, .panel = panel};
+    const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
+                             BLOCK * panels * panel, ROWS * columns / 2, TABLES * RAW, wide * p->size, columns + LANES};
+    int64_t total = 0;
+    for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
+    float *memory = malloc((size_t)total * sizeof *memory + 64);
+    if (!memory) {
+        *p->into.failed = 2;
+        return;
+    }
+    float *part[sizeof sizes / sizeof *sizes], *next = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+    for (size_t number = 0; number < sizeof sizes / sizeof *sizes; next += (sizes[number++] + 15) / 16 * 16)
+        part[number] = next;
+    s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
+    s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6], s.rows = part[7], s.list = (int32_t *)part[8];
+    memset(s.raw, 0, TABLES * RAW * sizeof *s.raw);
+    int64_t low, high;
+    for (int64_t piece; claim_piece(p, &piece, &low, &high);) NAMED(attend_head)(p, &s, piece, low, high);
+    free(memory);
+}
+
+#undef BLOCK
+#undef FLOATS
+#undef INTS
+#undef SHORTS
+#undef SCRATCH
+#undef EACH_ROW
+#undef EACH_VECTOR
+#undef LANES
+#undef ROWS
+#undef WIDE
+#undef TARGET
+#undef NAMED
+#undef MAXIMUM
+#undef MINIMUM
+#undef LARGEST
+#undef SUM
+#undef TOTAL
+#undef TIMES_POWER
+#undef COUNT_BELOW
+#undef NARROW
+#undef ADD
+#undef COLLECT
