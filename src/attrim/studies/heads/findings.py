@@ -75,21 +75,17 @@ class HeadsFindings(Findings):
         return f"{self.model} on {self.task}, {counted(self.ground.examples, 'example')}"
 
     def _areas_table(self, pruned: Pruned) -> Table:
-        """One row for each scope and score: the mean over the steps in both directions, and the distance to random."""
-        ways: tuple[str, ...] = self.study.directions  # type: ignore[attr-defined]
-        columns = [Column("scope"), Column("score")]
-        for way in ways:
-            columns += [Column(f"{way} first", "number"), Column("95 % interval"), Column("minus random")]
-            columns += [Column("right", "number"), Column("wrong", "number")] if pruned.right is not None else []
+        """One row for each scope, direction and score: the mean over the steps, and the distance to random."""
+        columns = [Column("scope"), Column("first"), Column("score"), Column("area", "number")]
+        columns += [Column("95 % interval"), Column("minus random")]
+        columns += [Column("right", "number"), Column("wrong", "number")] if pruned.right is not None else []
         rows: list[list[Cell]] = []
         sections = []
         for scope in dict.fromkeys(curve.scope for curve in pruned.curves):
-            sections.append(len(rows))
-            for score in dict.fromkeys(curve.score for curve in pruned.curves if curve.scope == scope):
-                row: list[Cell] = [scope, score]
-                for way in ways:
-                    row += self._area_cells(pruned, scope, score, way)
-                rows.append(row)
+            for way in self.study.directions:  # type: ignore[attr-defined]
+                sections.append(len(rows))
+                for score in dict.fromkeys(curve.score for curve in pruned.curves if curve.scope == scope):
+                    rows.append([scope, way, score, *self._area_cells(pruned, scope, score, way)])
         caption = (
             f"Mean {pruned.metric} over the steps, {pruned.unpruned.score:.2f} without pruning. Largest first: "
             f"{'higher' if pruned.smaller_is_better else 'lower'} is a better score; smallest first: "
@@ -109,7 +105,7 @@ class HeadsFindings(Findings):
         spread = f"{own[0].area.low:.2f} to {own[0].area.high:.2f}"
         if len(own) > 1:
             values = [curve.area.value for curve in own]
-            spread = f"{min(values):.2f} to {max(values):.2f} (seeds)"
+            spread = f"seeds {min(values):.2f} to {max(values):.2f}"
         against = difference(pruned, scope, way, score, "random")
         cells: list[Cell] = [area, spread, "" if against is None else str(against)]
         if pruned.right is not None:
@@ -356,13 +352,20 @@ def _pruned_sentences(pruned: Pruned) -> Iterator[str]:
 
 
 def _difference_sentence(pruned: Pruned, each: Difference) -> str:
-    """Which of two scores is better, and whether the interval says so."""
+    """Which of two scores is better, and whether that is sure; against random orders, all of them must agree."""
     better = (each.area.value < 0) == ((each.direction == "largest") != pruned.smaller_is_better)
     sure = each.area.low > 0 or each.area.high < 0
+    spread = ""
+    for random, other in ((each.one, each.other), (each.other, each.one)):
+        seeds = [curve.area.value for curve in curves_of(pruned, each.scope, random, each.direction)]
+        if len(seeds) > 1:
+            (area,) = (curve.area.value for curve in curves_of(pruned, each.scope, other, each.direction))
+            sure = sure and not min(seeds) <= area <= max(seeds)
+            spread = f" (single random orders {min(seeds):.2f} to {max(seeds):.2f})"
     verdict = f"{each.one if better else each.other} is better" if sure else "no difference that is sure"
     return (
         f"{each.scope}, {WAYS[each.direction]}: area of {each.one} minus {each.other} {each.area} points of "
-        f"{pruned.metric}: {verdict}."
+        f"{pruned.metric}{spread}: {verdict}."
     )
 
 

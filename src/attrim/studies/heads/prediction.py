@@ -145,7 +145,10 @@ def predict(bench: Bench, study: Heads, scoring: Scoring) -> Predicted:
     pairs = choose_pairs(scoring.chosen, study)
     changes = [change for change in study.changes if any(pair.change == change for pair in pairs)]
     edits = {change: change_edit(change, scoring, study.window) for change in changes}
-    by_change = {change: _stored_predictions(bench, scoring, change, edits[change], study) for change in changes}
+    by_change = {
+        change: _stored_predictions(bench, scoring, change, edits[change], study)
+        for change in track(changes, "gradients for the change {}".format, bench.progress)
+    }
     missing = [pair for pair in pairs if run.fields(pair.name(study)) is None]
     groups = [missing[start : start + TOGETHER] for start in range(0, len(missing), TOGETHER)]
     for group in track(groups, lambda _: "changing one head at a time", bench.progress):
