@@ -244,8 +244,8 @@ class HeadsFindings(Findings):
             points = [[curve.area.value for curve in each] if len(each) > 1 else [] for each in own]
             groups.append(Group(WAYS[way], values, low, high, points=points))
         unpruned = Reference(pruned.unpruned.score, "unpruned")
-        return Bars(file_name("areas", scope), SCOPES[scope], groups=groups, labels=names, y=_axis(pruned),
-                    references=[unpruned])  # fmt: skip
+        return Bars(file_name("areas", scope), SCOPES[scope], groups=groups, labels=names,
+                    y=Axis(f"mean {_axis(pruned).label} over the steps"), references=[unpruned])  # fmt: skip
 
     def _first_order_chart(self, pruned: Pruned, way: str) -> Curve:
         series = []
