@@ -31,7 +31,7 @@ from ...runs.result import Interval
 from ...scores.base import Scores
 from ..findings import Findings
 from .areas import Difference, PruningCurve
-from .prediction import Predicted
+from .prediction import SIZE, Predicted
 from .pruning import Pruned
 from .scoring import Ground
 
@@ -158,17 +158,18 @@ class HeadsFindings(Findings):
     def _agreement_table(self, predicted: Predicted) -> Table:
         """One row for each score, the best first, with a column for each change."""
         changes = list(dict.fromkeys(each.change for each in predicted.agreements))
-        columns = [Column("score"), *(Column(change or "all changes") for change in changes)]
+        columns = [Column("score"), *(Column(_change_label(change)) for change in changes)]
         known = {(each.score, each.change): each.correlation for each in predicted.agreements}
         scores = sorted({score for score, _ in known}, key=lambda score: -known[score, changes[0]].value)
         rows: list[list[Cell]] = [
             [score, *(str(known[score, change]) if (score, change) in known else "" for change in changes)]
             for score in scores
         ]
-        numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes if change}
+        numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes}
+        parts = ", ".join(f"{number} {change}" for change, number in numbers.items() if number)
         caption = (
             "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over pairs "
-            f"of head and change ({', '.join(f'{number} {change}' for change, number in numbers.items())}); the "
+            f"of head and change ({parts}); the "
             f"unchanged loss is {predicted.loss:.4f}. Gradient, |gradient|, fisher and output change know the change; "
             "all but output change come from other data."
         )
@@ -371,16 +372,25 @@ def _difference_sentence(pruned: Pruned, each: Difference) -> str:
 
 def _predicted_sentences(predicted: Predicted) -> Iterator[str]:
     """Which score predicts best, over all changes or over the only one."""
-    change = predicted.agreements[0].change
-    own = [each for each in predicted.agreements if each.change == change]
+    own = [each for each in predicted.agreements if not each.change]
     best = max(own, key=lambda each: each.correlation.value)
+    size = max((each for each in predicted.agreements if each.change == SIZE), key=lambda each: each.correlation.value)
+    fell = sum(pair.rise < 0 for pair in predicted.pairs)
     yield (
         f"The rise of the loss by a change of one head, {best.pairs} pairs of head and change: {best.score} predicts "
         f"it best, with rank correlation {best.correlation}."
     )
+    yield (
+        f"{fell} of {len(predicted.pairs)} changes lower the loss. How large a rise or fall is, {size.score} predicts "
+        f"best, with rank correlation {size.correlation}."
+    )
     for each in own:
         if each is not best and each.score in ("gradient-attention", "lrp", "random"):
             yield f"{each.score} has rank correlation {each.correlation} with the rise of the loss."
+
+
+def _change_label(change: str) -> str:
+    return {"": "all changes", SIZE: "size of the rise"}.get(change, change)
 
 
 def _agreement_chart(predicted: Predicted) -> Bars:
@@ -393,7 +403,7 @@ def _agreement_chart(predicted: Predicted) -> Bars:
     for change in changes:
         own = [known.get((score, change), nothing) for score in scores]
         numbers = ([getattr(each, end) for each in own] for end in ("value", "low", "high"))
-        groups.append(Group(change or "all changes", *numbers))
+        groups.append(Group(_change_label(change), *numbers))
     return Bars("correlation", groups=groups, labels=scores, y=Axis("rank correlation with the rise of the loss"),
                 mark="dot", references=[Reference(0.0)])  # fmt: skip
 
