@@ -32,7 +32,7 @@ from ...scores.base import Scores
 from ..findings import Findings
 from .areas import Difference, PruningCurve
 from .explaining import ExplainedMaps
-from .prediction import Predicted
+from .prediction import SIZE, Predicted
 from .pruning import Pruned
 from .scoring import Ground
 
@@ -80,21 +80,17 @@ class HeadsFindings(Findings):
         return f"{self.model} on {self.task}, {counted(self.ground.examples, 'example')}"
 
     def _areas_table(self, pruned: Pruned) -> Table:
-        """One row for each scope and score: the mean over the steps in both directions, and the distance to random."""
-        ways: tuple[str, ...] = self.study.directions  # type: ignore[attr-defined]
-        columns = [Column("scope"), Column("score")]
-        for way in ways:
-            columns += [Column(f"{way} first", "number"), Column("95 % interval"), Column("minus random")]
-            columns += [Column("right", "number"), Column("wrong", "number")] if pruned.right is not None else []
+        """One row for each scope, direction and score: the mean over the steps, and the distance to random."""
+        columns = [Column("scope"), Column("first"), Column("score"), Column("area", "number")]
+        columns += [Column("95 % interval"), Column("minus random")]
+        columns += [Column("right", "number"), Column("wrong", "number")] if pruned.right is not None else []
         rows: list[list[Cell]] = []
         sections = []
         for scope in dict.fromkeys(curve.scope for curve in pruned.curves):
-            sections.append(len(rows))
-            for score in dict.fromkeys(curve.score for curve in pruned.curves if curve.scope == scope):
-                row: list[Cell] = [scope, score]
-                for way in ways:
-                    row += self._area_cells(pruned, scope, score, way)
-                rows.append(row)
+            for way in self.study.directions:  # type: ignore[attr-defined]
+                sections.append(len(rows))
+                for score in dict.fromkeys(curve.score for curve in pruned.curves if curve.scope == scope):
+                    rows.append([scope, way, score, *self._area_cells(pruned, scope, score, way)])
         caption = (
             f"Mean {pruned.metric} over the steps, {pruned.unpruned.score:.2f} without pruning. Largest first: "
             f"{'higher' if pruned.smaller_is_better else 'lower'} is a better score; smallest first: "
@@ -114,7 +110,7 @@ class HeadsFindings(Findings):
         spread = f"{own[0].area.low:.2f} to {own[0].area.high:.2f}"
         if len(own) > 1:
             values = [curve.area.value for curve in own]
-            spread = f"{min(values):.2f} to {max(values):.2f} (seeds)"
+            spread = f"seeds {min(values):.2f} to {max(values):.2f}"
         against = difference(pruned, scope, way, score, "random")
         cells: list[Cell] = [area, spread, "" if against is None else str(against)]
         if pruned.right is not None:
@@ -167,17 +163,18 @@ class HeadsFindings(Findings):
     def _agreement_table(self, predicted: Predicted) -> Table:
         """One row for each score, the best first, with a column for each change."""
         changes = list(dict.fromkeys(each.change for each in predicted.agreements))
-        columns = [Column("score"), *(Column(change or "all changes") for change in changes)]
+        columns = [Column("score"), *(Column(_change_label(change)) for change in changes)]
         known = {(each.score, each.change): each.correlation for each in predicted.agreements}
         scores = sorted({score for score, _ in known}, key=lambda score: -known[score, changes[0]].value)
         rows: list[list[Cell]] = [
             [score, *(str(known[score, change]) if (score, change) in known else "" for change in changes)]
             for score in scores
         ]
-        numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes if change}
+        numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes}
+        parts = ", ".join(f"{number} {change}" for change, number in numbers.items() if number)
         caption = (
             "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over pairs "
-            f"of head and change ({', '.join(f'{number} {change}' for change, number in numbers.items())}); the "
+            f"of head and change ({parts}); the "
             f"unchanged loss is {predicted.loss:.4f}. Gradient, |gradient|, fisher and output change know the change; "
             "all but output change come from other data."
         )
@@ -256,8 +253,8 @@ class HeadsFindings(Findings):
             points = [[curve.area.value for curve in each] if len(each) > 1 else [] for each in own]
             groups.append(Group(WAYS[way], values, low, high, points=points))
         unpruned = Reference(pruned.unpruned.score, "unpruned")
-        return Bars(file_name("areas", scope), SCOPES[scope], groups=groups, labels=names, y=_axis(pruned),
-                    references=[unpruned])  # fmt: skip
+        return Bars(file_name("areas", scope), SCOPES[scope], groups=groups, labels=names,
+                    y=Axis(f"mean {_axis(pruned).label} over the steps"), references=[unpruned])  # fmt: skip
 
     def _first_order_chart(self, pruned: Pruned, way: str) -> Curve:
         series = []
@@ -368,24 +365,36 @@ def _pruned_sentences(pruned: Pruned) -> Iterator[str]:
 
 
 def _difference_sentence(pruned: Pruned, each: Difference) -> str:
-    """Which of two scores is better, and whether the interval says so."""
+    """Which of two scores is better, and whether that is sure; against random orders, all of them must agree."""
     better = (each.area.value < 0) == ((each.direction == "largest") != pruned.smaller_is_better)
     sure = each.area.low > 0 or each.area.high < 0
+    spread = ""
+    for random, other in ((each.one, each.other), (each.other, each.one)):
+        seeds = [curve.area.value for curve in curves_of(pruned, each.scope, random, each.direction)]
+        if len(seeds) > 1:
+            (area,) = (curve.area.value for curve in curves_of(pruned, each.scope, other, each.direction))
+            sure = sure and not min(seeds) <= area <= max(seeds)
+            spread = f" (single random orders {min(seeds):.2f} to {max(seeds):.2f})"
     verdict = f"{each.one if better else each.other} is better" if sure else "no difference that is sure"
     return (
         f"{each.scope}, {WAYS[each.direction]}: area of {each.one} minus {each.other} {each.area} points of "
-        f"{pruned.metric}: {verdict}."
+        f"{pruned.metric}{spread}: {verdict}."
     )
 
 
 def _predicted_sentences(predicted: Predicted) -> Iterator[str]:
     """Which score predicts best, over all changes or over the only one."""
-    change = predicted.agreements[0].change
-    own = [each for each in predicted.agreements if each.change == change]
+    own = [each for each in predicted.agreements if not each.change]
     best = max(own, key=lambda each: each.correlation.value)
+    size = max((each for each in predicted.agreements if each.change == SIZE), key=lambda each: each.correlation.value)
+    fell = sum(pair.rise < 0 for pair in predicted.pairs)
     yield (
         f"The rise of the loss by a change of one head, {best.pairs} pairs of head and change: {best.score} predicts "
         f"it best, with rank correlation {best.correlation}."
+    )
+    yield (
+        f"{fell} of {len(predicted.pairs)} changes lower the loss. How large a rise or fall is, {size.score} predicts "
+        f"best, with rank correlation {size.correlation}."
     )
     for each in own:
         if each is not best and each.score in ("gradient-attention", "lrp", "random"):
@@ -416,6 +425,10 @@ def _number(found: dict[str, float]) -> str:
     return f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
+def _change_label(change: str) -> str:
+    return {"": "all changes", SIZE: "size of the rise"}.get(change, change)
+
+
 def _agreement_chart(predicted: Predicted) -> Bars:
     """The rank correlation of every score, with intervals, for each change."""
     changes = list(dict.fromkeys(each.change for each in predicted.agreements))
@@ -426,7 +439,7 @@ def _agreement_chart(predicted: Predicted) -> Bars:
     for change in changes:
         own = [known.get((score, change), nothing) for score in scores]
         numbers = ([getattr(each, end) for each in own] for end in ("value", "low", "high"))
-        groups.append(Group(change or "all changes", *numbers))
+        groups.append(Group(_change_label(change), *numbers))
     return Bars("correlation", groups=groups, labels=scores, y=Axis("rank correlation with the rise of the loss"),
                 mark="dot", references=[Reference(0.0)])  # fmt: skip
 

@@ -44,6 +44,8 @@ TOGETHER = 24
 """Pairs that go through the data together, and are stored together."""
 BY_CHANGE = ("fisher", "|gradient|", "gradient", "output change")
 """Predictions that depend on the change; all others have one number for each head."""
+SIZE = "size"
+"""Where the loss of some changes falls, as that of an over-confident model does, scores may still know how much."""
 OTHERS = ("gradient-attention", "lrp", "confidence", "random")
 """The other scores that are always compared."""
 
@@ -112,7 +114,8 @@ class Agreement:
 
     Attributes
     ----------
-    change : the one that it is over; empty for all of them together.
+    change : the one that it is over; empty for all of them together; :data:`SIZE` for all of them, with the size of the
+        rises, whatever their sign.
     pairs : how many pairs it is over.
     correlation : with its bootstrap interval over the pairs.
     """
@@ -145,7 +148,10 @@ def predict(bench: Bench, study: Heads, scoring: Scoring) -> Predicted:
     pairs = choose_pairs(scoring.chosen, study)
     changes = [change for change in study.changes if any(pair.change == change for pair in pairs)]
     edits = {change: change_edit(change, scoring, study.window) for change in changes}
-    by_change = {change: _stored_predictions(bench, scoring, change, edits[change], study) for change in changes}
+    by_change = {
+        change: _stored_predictions(bench, scoring, change, edits[change], study)
+        for change in track(changes, "gradients for the change {}".format, bench.progress)
+    }
     missing = [pair for pair in pairs if run.fields(pair.name(study)) is None]
     groups = [missing[start : start + TOGETHER] for start in range(0, len(missing), TOGETHER)]
     for group in track(groups, lambda _: "changing one head at a time", bench.progress):
@@ -313,12 +319,13 @@ def agreements(pairs: Sequence[Pair], changes: Sequence[str]) -> tuple[Agreement
     """The rank correlation of every score, over all pairs and over those of each change."""
     found = []
     for score in pairs[0].predicted:
-        for change in ("", *changes) if len(changes) > 1 else changes:
-            own = [pair for pair in pairs if change in ("", pair.change) and score in pair.predicted]
+        for change in ("", SIZE, *(changes if len(changes) > 1 else ())):
+            own = [pair for pair in pairs if change in ("", SIZE, pair.change)]
+            predicted, rises = (np.array(values) for values in ([pair.predicted[score] for pair in own],
+                                                                [pair.rise for pair in own]))  # fmt: skip
             if len(own) > 2:
-                found.append(Agreement(score, change, len(own), rank_interval(
-                    np.array([pair.predicted[score] for pair in own]), np.array([pair.rise for pair in own])
-                )))  # fmt: skip
+                measured = np.abs(rises) if change == SIZE else rises
+                found.append(Agreement(score, change, len(own), rank_interval(predicted, measured)))
     return tuple(found)
 
 
