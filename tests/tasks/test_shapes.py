@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -173,7 +174,9 @@ def test_the_columns_say_what_an_answer_is_worth():
 
 def test_evaluation_works_with_both_models(model):
     task = load_task("shapes", limit=30)
+    half = evaluate(copy.deepcopy(model).to(torch.bfloat16), task, TOKENIZER)
     result = evaluate(model, task, TOKENIZER)
+    assert np.abs(half.outputs - result.outputs).max() < 0.2
     assert list(result.metrics) == ["soft-accuracy", *KINDS]
     assert result.outputs.shape == (30, len(ANSWERS))
 

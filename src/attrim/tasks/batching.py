@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import DataError
 from .encoding import Encode, Example, Row, chunks, encode_texts, pad_arrays, pad_targets
@@ -143,6 +143,12 @@ def shuffle_batches(batches: Iterable[T], generator: random.Random) -> Iterator[
     for window in chunks(batches, WINDOW):
         generator.shuffle(window)
         yield from window
+
+
+def in_dtype(inputs: dict[str, Tensor], model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+    """Give inputs that are not whole numbers the number type of the model; token numbers and targets have their own."""
+    dtype = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32)
+    return {**inputs, **{name: inputs[name].to(dtype) for name in names if name in inputs}}
 
 
 def with_decoder(inputs: dict[str, Tensor], config: Any) -> dict[str, Tensor]:

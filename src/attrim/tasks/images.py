@@ -22,7 +22,7 @@ from ..core.wording import counted
 from ..errors import DataError
 from ..models.loading import load_image_processor
 from .base import Array, register
-from .batching import Batch
+from .batching import Batch, in_dtype
 from .classify import Classify
 from .encoding import Example, Row, chunks
 from .pictures import ENDINGS, read_image
@@ -69,7 +69,7 @@ class _Pixels(Mapping[str, Array]):
         return 1
 
 
-class _Source(NamedTuple):
+class _ImageSet(NamedTuple):
     """Images, the number of the class of each, and what the classes are called."""
 
     pixels: list[_Pixels]
@@ -105,7 +105,7 @@ class Images(Classify):
         return {name: value for name, value in vars(self).items() if name != "source"}
 
     @cached_property
-    def source(self) -> _Source:
+    def source(self) -> _ImageSet:
         """The images of the split."""
         if self.data is None:
             raise DataError(
@@ -159,6 +159,14 @@ class Images(Classify):
                 yield Row(place, {"pixel_values": np.asarray(values, dtype=np.float32)}, example.label)
                 place += 1
 
+    def arguments(self, inputs: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+        """The images in the number type of the model."""
+        return in_dtype(inputs, model, ["pixel_values"])
+
+    def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """Logits ``[B, labels]`` in the task's order of labels."""
+        return super().run(model, self.arguments(inputs, model))
+
     def picture(self, index: int) -> Picture:
         """The image with its class; it has no regions."""
         for place, example in enumerate(self.examples()):
@@ -207,7 +215,8 @@ class ZeroShotImages(Images):
     def arguments(self, inputs: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
         """The images, and the texts of all classes."""
         device = inputs["pixel_values"].device
-        return {**{name: tensor.to(device) for name, tensor in self._texts.items()}, **inputs}
+        texts = {name: tensor.to(device) for name, tensor in self._texts.items()}
+        return {**texts, **super().arguments(inputs, model)}
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """How well each class fits each image, ``[B, classes]``."""
@@ -220,7 +229,7 @@ class ZeroShotImages(Images):
         raise DataError("The task images/zero-shot trains nothing; train a classifier with the task images.")
 
 
-def _source(path: Path, split: str) -> _Source:
+def _source(path: Path, split: str) -> _ImageSet:
     """Find out what the data is, and read what is not read image by image."""
     if path.is_file():
         return _cifar([path]) if path.suffix == ".bin" else _npz(path)
@@ -239,7 +248,7 @@ def _source(path: Path, split: str) -> _Source:
     return _folders(below)
 
 
-def _folders(path: Path) -> _Source:
+def _folders(path: Path) -> _ImageSet:
     names = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     files = [
         (file, number)
@@ -249,12 +258,12 @@ def _folders(path: Path) -> _Source:
     ]
     if not files:
         raise DataError(f"{path} has no folders with images in them; one folder for each class is needed.")
-    return _Source(
+    return _ImageSet(
         [_Pixels(partial(read_image, file)) for file, _ in files], [number for _, number in files], tuple(names)
     )
 
 
-def _cifar(paths: list[Path]) -> _Source:
+def _cifar(paths: list[Path]) -> _ImageSet:
     """CIFAR-10: a label and 3,072 pixels a record; CIFAR-100: a coarse and a fine label before them."""
     labels: list[int] = []
     pixels: list[_Pixels] = []
@@ -272,10 +281,10 @@ def _cifar(paths: list[Path]) -> _Source:
         pixels += [_Pixels(partial(np.asarray, image)) for image in images]
     names = find_file([paths[0].parent], _CIFAR_NAMES)
     known = [line for line in lines(names) if line.strip()] if names is not None else []
-    return _Source(pixels, labels, tuple(known) or _numbered(labels))
+    return _ImageSet(pixels, labels, tuple(known) or _numbered(labels))
 
 
-def _npz(path: Path) -> _Source:
+def _npz(path: Path) -> _ImageSet:
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in ("images", "labels") if name not in file]
@@ -292,7 +301,7 @@ def _npz(path: Path) -> _Source:
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise DataError(f"The labels of {path} must be {len(images)} whole numbers, one for each image.")
     numbers = [int(label) for label in labels]
-    return _Source([_Pixels(partial(np.asarray, image)) for image in images], numbers, names or _numbered(numbers))
+    return _ImageSet([_Pixels(partial(np.asarray, image)) for image in images], numbers, names or _numbered(numbers))
 
 
 def _numbered(labels: list[int]) -> tuple[str, ...]:

@@ -21,13 +21,11 @@ from torch import Tensor, nn
 from ..errors import DataError
 from ..runs.result import Columns, Metric
 from .base import Array, Task
-from .batching import Batch
+from .batching import Batch, in_dtype
 from .encoding import Example, Row, chunks, encode_texts
 from .metrics import Values, mean_of
 
 ANNOTATORS = 10
-REGIONS = ("visual_feats", "visual_pos", "visual_attention_mask")
-"""Inputs about regions, by the names that LXMERT has for them."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +175,7 @@ class VisualQuestions(Task):
 
         ``transformers`` has 1 for the segment of regions by default, but the published models were trained with 0.
         """
+        inputs = in_dtype(inputs, model, ("visual_feats", "visual_pos", "visual_embeds"))
         if "visual_feats" not in inputs or "visual_feats" in _taken(model):
             return inputs
         renamed = {name: tensor for name, tensor in inputs.items() if name not in ("visual_feats", "visual_pos")}
