@@ -173,8 +173,8 @@ class HeadsFindings(Findings):
         numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes}
         parts = ", ".join(f"{number} {change}" for change, number in numbers.items() if number)
         caption = (
-            "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over pairs "
-            f"of head and change ({parts}); the "
+            "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over heads, "
+            f"over pairs of head and change ({parts}); the "
             f"unchanged loss is {predicted.loss:.4f}. Gradient, |gradient|, fisher and output change know the change; "
             "all but output change come from other data."
         )

@@ -1,7 +1,7 @@
 """How well scores predict the rise of the loss when one head is changed: measured, not believed.
 
-Heads are scored on one part of the data. On another, one head at a time is removed, replaced by its mean or given a
-window, and the rise of the loss is measured. A score is worth as much as its ranks agree with those of the rises.
+Heads are scored on one part of the data. On another, one head at a time is removed, replaced by its mean, given a
+window or uniform attention, and the rise of the loss is measured. A score is worth as much as its ranks agree with those of the rises.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ...edits.base import Edit
 from ...edits.gate import Gate
 from ...edits.mask import Mask
 from ...edits.persite import at_heads, at_site
+from ...edits.uniform import Uniform
 from ...evaluation import Prepared, first_text
 from ...runs.result import Interval
 from ...scores.fisher import ChangeTap, change_tap
@@ -117,7 +118,7 @@ class Agreement:
     change : the one that it is over; empty for all of them together; :data:`SIZE` for all of them, with the size of the
         rises, whatever their sign.
     pairs : how many pairs it is over.
-    correlation : with its bootstrap interval over the pairs.
+    correlation : with its bootstrap interval over the heads.
     """
 
     score: str
@@ -209,6 +210,8 @@ def change_edit(change: Change, scoring: Scoring, window: int) -> Edit:
         return Gate(0.0, at="output")
     if change == "mean":
         return MeanOutput(mean_outputs(scoring.scored))
+    if change == "uniform":
+        return Uniform()
     longest = max(
         tensor.shape[1]
         for prepared in (scoring.scored, scoring.evaluated)
@@ -325,13 +328,29 @@ def agreements(pairs: Sequence[Pair], changes: Sequence[str]) -> tuple[Agreement
                                                                 [pair.rise for pair in own]))  # fmt: skip
             if len(own) > 2:
                 measured = np.abs(rises) if change == SIZE else rises
-                found.append(Agreement(score, change, len(own), rank_interval(predicted, measured)))
+                heads = [(pair.site, pair.head) for pair in own]
+                found.append(Agreement(score, change, len(own), rank_interval(predicted, measured, heads)))
     return tuple(found)
 
 
-def rank_interval(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> Interval:
-    """Spearman's correlation of numbers ``[P]``, with its bootstrap interval over pairs."""
-    index = np.random.default_rng(0).integers(len(measured), size=(RESAMPLES, len(measured)))
-    drawn = spearman(predicted[index], measured[index])
+def rank_interval(
+    predicted: NDArray[np.float64], measured: NDArray[np.float64], heads: Sequence[object] = ()
+) -> Interval:
+    """Spearman's correlation of numbers ``[P]``, with its bootstrap interval.
+
+    Parameters
+    ----------
+    heads : of each pair. Heads are drawn, with all their pairs, because the changes of one head are not independent; by
+        default every pair is of another head.
+    """
+    groups: dict[object, list[int]] = {}
+    for place, head in enumerate(heads or range(len(measured))):
+        groups.setdefault(head, []).append(place)
+    members = [np.array(places) for places in groups.values()]
+    generator = np.random.default_rng(0)
+    drawn = []
+    for _ in range(RESAMPLES):
+        index = np.concatenate([members[number] for number in generator.integers(len(members), size=len(members))])
+        drawn.append(float(spearman(predicted[index], measured[index])))
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(spearman(predicted, measured)), float(low), float(high), LEVEL)
