@@ -1,7 +1,8 @@
 """How well scores predict the rise of the loss when one head is changed: measured, not believed.
 
 Heads are scored on one part of the data. On another, one head at a time is removed, replaced by its mean, given a
-window or uniform attention, and the rise of the loss is measured. A score is worth as much as its ranks agree with those of the rises.
+window or uniform attention, and the rise of the loss is measured. A score is worth as much as its ranks agree with
+those of the rises.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Heads(Study):
     parts: tuple[Part, ...] = ("prune",)
     """What to do: prune, correlation (how well scores predict the rise of the loss by one change), explain (maps)."""
     changes: tuple[Change, ...] = ("removed", "mean", "window")
-    """For correlation, what happens to a head: removed, its mean output, a window of attention, or uniform attention."""
+    """For correlation, what happens to a head: removed, its mean output, a window of attention, or a uniform one."""
     pairs: int = 150
     """For correlation, how many pairs of head and change are measured."""
     window: int = 2
