@@ -15,11 +15,13 @@ import attrim
 from attrim.core.modes import frozen
 from attrim.core.site import Select
 from attrim.errors import SiteError
+from attrim.models.loading import load_tokenizer
 from attrim.scores.gradient_relevance import GradientRelevance
 from attrim.scores.lrp import LayerRelevance
 from attrim.scores.relevance import Relevance, RelevanceMode, Rules, quotient
 from attrim.scores.taps import OutputTap, Tapped, WeightTap
 from attrim.scores.target import explained, places_of
+from attrim.tasks.base import load_task
 from zoo import HEADED, Animal, batch
 
 every_model = pytest.mark.parametrize("animal", HEADED, ids=str)
@@ -151,6 +153,17 @@ def test_relevance_is_conserved_in_a_padded_batch(animal: Animal, rules: Rules) 
     hooks = [module for module in model.modules() if module._forward_hooks or module._forward_pre_hooks]
     assert not hooks
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["shapes-lxmert-trained", "shapes-visualbert-trained"])
+# With the safe rules large numbers of both signs cancel, which float32 does not do to the last digits.
+@pytest.mark.parametrize(("rules", "lost"), [("original", 1e-4), ("safe", 1e-2)])
+def test_relevance_is_conserved_in_trained_models(name: str, rules: Rules, lost: float) -> None:
+    task = load_task("shapes", limit=96, batch_size=32)
+    model, tokenizer = task.load_model(name), load_tokenizer(name)
+    scores = LayerRelevance(rules=rules)(model, task.feed(model, tokenizer))
+    assert scores.facts["lowest_total"] == pytest.approx(1, abs=lost)
+    assert scores.facts["highest_total"] == pytest.approx(1, abs=lost)
 
 
 @every_model
