@@ -86,7 +86,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the settings that are evaluated from now on."""
     evaluated: list[str] = []
     real = attrim.evaluation._run
-    monkeypatch.setattr(attrim.evaluation, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
+    monkeypatch.setattr(attrim.evaluation, "_run", lambda *given: evaluated.append(given[4]) or real(*given))
     return evaluated
 
 

@@ -17,9 +17,10 @@ from attrim.core.site import Select
 from attrim.errors import ArtefactError, ParameterError
 from attrim.measurement import Checkpoint, measure
 from attrim.models.loading import load_model, load_tokenizer
-from attrim.stats import Histogram, Mean, Moments, Stat
+from attrim.stats import Histogram, Mean, Stat
 from attrim.stats.bundle import Stats
 from attrim.stats.resume import patient_interrupt
+from attrim.stats.spread import Extremes
 from methods import OTHER_STATS, STATS
 
 Batch = dict[str, Tensor]
@@ -92,20 +93,21 @@ def test_what_a_broken_batch_counted_is_not_kept(
     model: torch.nn.Module, batches: list[Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first layer has counted the third batch when the second one fails."""
+    # Of a stat without a compiled pass, which has watch called.
     checkpoint = Checkpoint(tmp_path / "unfinished", every=0)
     calls = iter(range(100))
-    watch = Moments.watch
+    watch = Extremes.watch
 
-    def breaking(self: Moments, tensor: Tensor, call: object) -> None:
+    def breaking(self: Extremes, tensor: Tensor, call: object) -> None:
         if next(calls) == 2 * 2 + 1:
             raise Stop
         watch(self, tensor, call)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Moments, "watch", breaking)
+    monkeypatch.setattr(Extremes, "watch", breaking)
     with pytest.raises(Stop):
-        measure(model, batches, Moments(), progress=False, checkpoint=checkpoint)
-    resumed = measure(model, batches, Moments(), progress=False, checkpoint=checkpoint)
-    same(resumed, measure(model, batches, Moments(), progress=False))
+        measure(model, batches, Extremes(), progress=False, checkpoint=checkpoint)
+    resumed = measure(model, batches, Extremes(), progress=False, checkpoint=checkpoint)
+    same(resumed, measure(model, batches, Extremes(), progress=False))
 
 
 def test_ctrl_c_waits_for_the_batch_and_keeps_it(model: torch.nn.Module, batches: list[Batch], tmp_path: Path) -> None:

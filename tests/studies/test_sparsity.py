@@ -122,7 +122,7 @@ def test_nothing_is_repeated_and_new_settings_are_added(
     output, data = finished
     evaluated: list[str] = []
     real = attrim.evaluation._run
-    monkeypatch.setattr(attrim.evaluation, "_run", lambda *given: evaluated.append(given[-1]) or real(*given))
+    monkeypatch.setattr(attrim.evaluation, "_run", lambda *given: evaluated.append(given[4]) or real(*given))
     monkeypatch.setattr(attrim.evaluation, "_run_together", lambda *_: pytest.fail("stored layers were computed again"))
     monkeypatch.setattr(attrim.measurement, "measure", lambda *_, **__: pytest.fail("stored stats were measured again"))
     again = command(squad, output, layer_edit="threshold:0.05", show_heads=("0/1",), edit=("uniform:layers=0",)).run()
