@@ -7,39 +7,20 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import Score, ScoreInputs, Scores, register
-from .lrp import relevance_of, total_facts
-from .relevance import Relevance, Rules
-from .taps import Cells, Tapped, WeightTap, gradients
+from .base import register
+from .lrp import RelevanceScore, relevance_of
+from .relevance import Relevance
+from .taps import Tapped, WeightTap, gradients
 from .target import explained, places_of, unlabelled
 
 
 @register("gradient-relevance")
 @dataclass(frozen=True, kw_only=True)
-class GradientRelevance(Score):
-    """Gradient times relevance of a head's attention, the positive cells: what speaks for the answer and reaches it.
+class GradientRelevance(RelevanceScore):
+    """Gradient times relevance of a head's attention, the positive cells: what speaks for the answer and reaches it."""
 
-    Parameters
-    ----------
-    rules, cells : see :class:`~attrim.scores.lrp.LayerRelevance`, whose facts the result has too.
-    """
-
-    targets = ("predicted", "label", "id")
-    reductions = ("mean", "sum")
-    scopes = ("dataset", "example")
-    units = ("head", "site", "block")
-    rules: Rules = "original"
-    cells: Cells = "sum"
-
-    def compute(self, given: ScoreInputs) -> Scores:
-        """See :meth:`Score.compute`."""
-        tapped, tap = Tapped(given.model, given.batches), WeightTap()
-        totals: list[Tensor] = []
-        with tapped.attached(tap):
-            values = self.reduce(self._products(tapped, tap, totals))
-        return self.scores(values, tapped.sites, total_facts(totals))
-
-    def _products(self, tapped: Tapped, tap: WeightTap, totals: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+    def products(self, tapped: Tapped, tap: WeightTap, totals: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+        """See :meth:`RelevanceScore.products`."""
         run = Relevance(tapped.model, self.rules)
         for batch in tapped.batches():
             tap.clear()

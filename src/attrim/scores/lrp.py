@@ -14,21 +14,18 @@ from .taps import Cells, Tapped, WeightTap
 from .target import explained, places_of, unlabelled
 
 
-@register("lrp")
 @dataclass(frozen=True, kw_only=True)
-class LayerRelevance(Score):
-    """Relevance that layer-wise propagation gives to a head's attention, with its sign; the whole answer has 1.
+class RelevanceScore(Score):
+    """Base of scores that need the relevance of attention.
 
-    Over the cells of a head it is half of the relevance of the head's output. The facts of the result are the smallest
-    and the largest total of relevance that arrived at the input of the first layers, over the examples: 1, where none
-    is lost.
+    The facts of the result are the smallest and the largest total of relevance that arrived at the input of the first
+    layers, over the examples: 1, where none is lost.
 
     Parameters
     ----------
     rules : ``original`` for those that were published. ``safe`` for those where a divisor near zero cannot explode by
         its sign and a sum does not turn the sign of a branch; heads may then get large numbers of both signs.
     cells : the sum over the cells of attention, or their mean over real queries and keys.
-    absolute : without the sign, for each example.
     """
 
     targets = ("predicted", "label", "id")
@@ -37,7 +34,6 @@ class LayerRelevance(Score):
     units = ("head", "site", "block")
     rules: Rules = "original"
     cells: Cells = "sum"
-    absolute: bool = False
 
     def compute(self, given: ScoreInputs) -> Scores:
         """See :meth:`Score.compute`."""
@@ -45,10 +41,32 @@ class LayerRelevance(Score):
         tapped, tap = Tapped(given.model, given.batches), WeightTap()
         totals: list[Tensor] = []
         with tapped.attached(tap):
-            values = self.reduce(self._relevance(tapped, tap, totals))
-        return self.scores(values, tapped.sites, total_facts(totals))
+            values = self.reduce(self.products(tapped, tap, totals))
+        reached = torch.cat(totals)
+        facts = {"lowest_total": float(reached.min()), "highest_total": float(reached.max())}
+        return self.scores(values, tapped.sites, facts)
 
-    def _relevance(self, tapped: Tapped, tap: WeightTap, totals: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+    def products(self, tapped: Tapped, tap: WeightTap, totals: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+        """The numbers ``[B, H]`` of each batch by site name; adds the totals ``[B]`` of relevance that arrived."""
+        raise NotImplementedError
+
+
+@register("lrp")
+@dataclass(frozen=True, kw_only=True)
+class LayerRelevance(RelevanceScore):
+    """Relevance that layer-wise propagation gives to a head's attention, with its sign; the whole answer has 1.
+
+    Over the cells of a head it is half of the relevance of the head's output.
+
+    Parameters
+    ----------
+    absolute : without the sign, for each example.
+    """
+
+    absolute: bool = False
+
+    def products(self, tapped: Tapped, tap: WeightTap, totals: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+        """See :meth:`RelevanceScore.products`."""
         run = Relevance(tapped.model, self.rules)
         for batch in tapped.batches():
             tap.clear()
@@ -57,12 +75,6 @@ class LayerRelevance(Score):
             totals.append(reached)
             found = tapped.filled(tap.sums(relevance, self.cells), len(places.logits))
             yield {name: each.abs() for name, each in found.items()} if self.absolute else found
-
-
-def total_facts(totals: list[Tensor]) -> dict[str, float]:
-    """What :class:`Scores` says about conservation, from the totals ``[B]`` of each batch."""
-    reached = torch.cat(totals)
-    return {"lowest_total": float(reached.min()), "highest_total": float(reached.max())}
 
 
 def relevance_of(numbers: Tensor, tap: WeightTap, run: Relevance) -> tuple[dict[str, Tensor], Tensor]:
