@@ -16,7 +16,7 @@ from torch.nn import functional
 from ..core.call import Call
 from ..core.site import Site
 from ..core.text import describe
-from ..errors import ArtefactError, DataError, ParameterError, ShapeError
+from ..errors import ArtefactError, DataError, ParameterError, ShapeError, shorten
 from ..stats.mean import Mean
 from ..stats.npy import is_npy, read_averages
 from .base import Edit, register
@@ -105,15 +105,19 @@ class SparsePattern(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "keep_keys", tuple(self.keep_keys))
+        keys: object = self.keep_keys
+        if not isinstance(keys, (list, tuple, range)) or not all(type(key) is int for key in keys):
+            raise ParameterError(f"keep_keys must be the numbers of keys, such as (0, 1), not {shorten(keys)}.")
+        object.__setattr__(self, "keep_keys", tuple(keys))
         self._check_numbers()
         for name, kind in (
             ("scope", Scope), ("choose", Choose), ("tiles", Tiles), ("unseen", Unseen), ("empty", Empty),
             ("as_coded", AsCoded),
         ):  # fmt: skip
             value = getattr(self, name)
-            if value not in get_args(kind) and not (name == "scope" and value is None):
-                raise ParameterError(f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}.")
+            known = isinstance(value, str) and value in get_args(kind)
+            if not known and not (name == "scope" and value is None):
+                raise ParameterError(f"{name} must be one of {', '.join(get_args(kind))}, not {shorten(value)}.")
         if self.tile is None and self.tiles == "rank":
             raise ParameterError("tiles='rank' needs the side of the tiles; give tile=32 or another number.")
         if self.choose == "weakest" and self.seed:
