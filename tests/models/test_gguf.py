@@ -139,6 +139,7 @@ def test_refusals(file, tmp_path, monkeypatch):
     refused(r"has no file none\.gguf; it has cut\.gguf, text\.gguf", tmp_path, gguf="none.gguf")
     refused(r"has no file none\.gguf; it has cut\.gguf, text\.gguf", tmp_path / "none.gguf")
     refused("There is no file", tmp_path / "none" / "none.gguf")
+    refused(r"no config\.json but 2 GGUF files; choose one, as in --gguf cut\.gguf", tmp_path)
     refused("not in the local cache", "someone/unknown", gguf="none.gguf")
     refused("not in the local cache", "someone/none.gguf")
     refused(r"holds no config\.json", tmp_path)

@@ -22,6 +22,7 @@ from attrim.stats.rowfacts import RowCurves
 from attrim.stats.spread import Extremes, Majority
 from attrim.stats.token_sparsity import TokenSparsity, TokenTable
 from attrim.stats.values import Values
+from attrim.tasks import load_task
 
 V = torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.05, 0.01, 0.002, 0.0005], dtype=torch.float64)
 
@@ -185,6 +186,29 @@ def test_token_sparsity_counts_each_token_whatever_the_batches() -> None:
     frequent = whole.most_frequent(3)
     assert [rows for _, rows, _ in frequent] == sorted((rows for _, rows, _ in frequent), reverse=True)
     assert all(0 <= shares[0] <= shares[1] == 1 for _, _, shares in frequent)
+
+
+@pytest.mark.parametrize("name", ["shapes-visualbert", "shapes-lxmert"])
+def test_token_sparsity_counts_text_and_leaves_regions_out(name: str) -> None:
+    task = load_task("shapes", limit=4)
+    model, tokenizer = task.load_model(name), load_tokenizer(name)
+    batches = list(task.feed(model, tokenizer))
+    stat, table = TokenSparsity([1.0]), TokenTable(4, bar=1.0)
+    measure(model, batches, [stat, table], progress=False)
+    totals = stat.totals()
+    ids = torch.cat([batch["input_ids"][batch["attention_mask"].bool()] for batch in batches])
+    assert totals["rows"].tolist() == ids.bincount(minlength=totals["rows"].shape[0]).tolist()
+    words = [token for _, rows in table.texts() for token in (row.token for row in rows)]
+    assert sorted(words) == sorted(ids.tolist())
+    regions = batches[0]["visual_embeds" if "visual_embeds" in batches[0] else "visual_feats"].shape[1]
+    texts = [int(mask.sum()) for batch in batches for mask in batch["attention_mask"]]
+    reach = {"language": 0, "language>vision": 0, "encoder": regions}
+    heads = sum(
+        site.heads * sum(n * (regions if site.role == "language>vision" else n + reach[site.role]) for n in texts)
+        for site in stat.sites
+        if site.role in reach
+    )
+    assert int(totals["weights"].sum()) == heads
 
 
 def test_token_sparsity_merges_and_loads() -> None:

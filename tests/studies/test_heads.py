@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,10 @@ def test_findings_are_read_back_equal_and_shown_without_the_model(
     printed = capsys.readouterr().out
     assert "area under the curves" in printed
     assert "what predicts the rise of the loss" in printed
+    (caption,) = (table.caption for table in found.tables() if table.name == "correlation")
+    counts = re.search(r"\((.*?)\)", caption)  # also with too few pairs of one change for a column of their own
+    assert counts
+    assert sum(int(part.split()[0]) for part in counts[1].split(", ")) == 9
 
 
 def test_a_study_that_was_stopped_goes_on(model: nn.Module, glue: Path, monkeypatch: pytest.MonkeyPatch) -> None:

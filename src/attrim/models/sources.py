@@ -16,6 +16,7 @@ from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
 from ..core.paths import home_path
+from ..core.wording import counted
 from ..errors import ArtefactError, AttrimError, nearest, shorten
 from .shape_models import SHAPE_MODELS
 from .tiny import TINY
@@ -53,6 +54,12 @@ def find(
         return _packed(fetch(str(path.parent), path.name, {}), path.parent, path.name, options)
     if path.exists():
         if not (path / "config.json").is_file():
+            packed_files = sorted(file.name for file in path.glob("*.gguf"))
+            if packed_files:
+                raise ArtefactError(
+                    f"{path} holds no config.json but {counted(len(packed_files), 'GGUF file')}; choose one, as in "
+                    f"--gguf {packed_files[0]}."
+                )
             raise ArtefactError(f"{path} holds no config.json; give the folder that save_pretrained wrote.")
         return str(path), options
     if name.startswith((".", "/", "~")):
@@ -182,4 +189,6 @@ def one_sentence(what: str) -> Iterator[None]:
         cause = (isinstance(error, OSError) and error.strerror) or first_line(error)
         if cause.startswith("Unrecognized configuration class"):
             cause = "transformers has no such head for its architecture, so choose another kind of model"
+        if "ignore_mismatched_sizes" in cause:
+            cause = "its weights have other sizes than its config.json says; a baked model needs its baked.json, too"
         raise ArtefactError(f"{what}: {shorten(cause, str, most=150)}.") from error

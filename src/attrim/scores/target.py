@@ -59,7 +59,8 @@ def places_of(model: nn.Module, output: Any, batch: Mapping[str, Tensor]) -> Pla
         logits = getattr(output, "question_answering_score", None)
     if not isinstance(logits, Tensor) or logits.ndim not in (2, 3):
         raise DataError(
-            f"{type(model).__name__} gives no logits that could be explained; load the model with the head of its task."
+            f"{type(model).__name__} gives no logits that could be explained; load the model with the head of its task "
+            "(its kind, such as causal-lm)."
         )
     labels = batch.get("labels")
     if logits.ndim == 2:

@@ -32,15 +32,22 @@ class Following:
         self._batch = batch
 
     def stream_tokens(self, stream: str) -> Tensor | None:
-        """The tokens ``[B, N]`` of a sequence of the batch; None where the batch has none."""
+        """The tokens ``[B, N]`` of a sequence of the batch; None where it has none, as for regions and patches."""
+        if stream == "vision":
+            return None
         decoding = stream == "decoder" and _DECODER_INPUTS in self._batch
         return self._batch.get(_DECODER_INPUTS if decoding else "input_ids")
 
     def tokens(self, call: Call, examples: int, queries: int) -> Tensor:
-        """The tokens ``[B, Q]`` of the queries; refuses a call whose queries are not tokens of the batch."""
-        tokens, name = self.stream_tokens(call.site.streams[0]), type(self).__name__
+        """The tokens ``[B, Q]`` of the queries, -1 for parts of an image; refuses queries that are neither."""
+        stream, name = call.site.streams[0], type(self).__name__
+        tokens = self.stream_tokens(stream)
+        if tokens is None and stream == "vision" and "input_ids" in self._batch:
+            return torch.full((examples, queries), -1)
         if tokens is None:
             raise DataError(f"{name} does not know the tokens; use attrim.measure with batches that have input_ids.")
+        if "visual_embeds" in self._batch:  # one sequence: the text, then the regions
+            tokens = torch.nn.functional.pad(tokens, (0, self._batch["visual_embeds"].shape[1]), value=-1)
         if tokens.shape != (examples, queries):
             raise DataError(
                 f"The queries at {call.site.name!r} are not the tokens of the batch ({queries} against "

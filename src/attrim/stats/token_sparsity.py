@@ -27,6 +27,7 @@ class TokenSparsity(Following, SiteStat):
     """For each token of the vocabulary, how many weights of its query rows are not above some bars, over all heads.
 
     An attention call does not know the tokens, so this needs :func:`attrim.measure` and batches with ``input_ids``.
+    Rows of regions and patches of an image are not counted.
 
     Parameters
     ----------
@@ -55,10 +56,13 @@ class TokenSparsity(Following, SiteStat):
         small = torch.stack([((weights.abs() <= bar) & valid).sum((1, 3)).flatten() for bar in self.bars])
         facts = {"small": small, "weights": sizes[None], "rows": (sizes > 0).long()[None]}
         numbers = tokens.flatten().cpu()
+        named = numbers >= 0
+        numbers = numbers[named]
+        largest = int(numbers.max()) if len(numbers) else -1
         for name, values in facts.items():
-            size = [len(values), max(int(numbers.max()) + 1, kept[name].shape[1])]
+            size = [len(values), max(largest + 1, kept[name].shape[1])]
             kept[name] = grown(kept[name], size)
-            kept[name].scatter_add_(1, numbers.expand(len(values), -1), values.cpu())
+            kept[name].scatter_add_(1, numbers.expand(len(values), -1), values.cpu()[:, named])
 
     def totals(self) -> dict[str, Tensor]:
         """Int64 over all sites: ``small`` weights ``[bars, tokens]``, all ``weights`` and ``rows`` ``[tokens]``.
@@ -175,14 +179,14 @@ class TokenTable(Sample):
     bar: float = 1e-8
 
     def part(self, tensor: Tensor, call: Call, example: int) -> Tensor:
-        """Int64 ``[n, 3]``: token, small weights and weights of every real query."""
+        """Int64 ``[n, 3]``: token, small weights and weights of every real query that is a token."""
         tokens = self.tokens(call, tensor.shape[0], tensor.shape[2])[example]
         one = call.for_example(example)
         valid = one.valid[0].expand(tensor.shape[1:])
         weights = finite(tensor[example], valid, call.site)
         small, sizes = ((weights.abs() <= self.bar) & valid).sum((0, 2)), valid.sum((0, 2))
         rows = torch.stack([tokens.to(sizes.device), small, sizes], -1)
-        return rows[one.queries[0].to(rows.device)]
+        return rows[(one.queries[0] & (tokens >= 0).to(one.queries.device)).to(rows.device)]
 
     def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
         """Nothing more than what :meth:`part` keeps."""
@@ -205,7 +209,7 @@ class TokenTable(Sample):
 
     def texts(self) -> list[tuple[str, list[TokenRow]]]:
         """The tokens of every kept example under a name for files; with its stream where a model has several."""
-        streams = list(dict.fromkeys(site.streams[0] for site in self.sites))
+        streams = list(dict.fromkeys(site.streams[0] for site in self.sites if site.streams[0] != "vision"))
         return [
             (file_name("tokens-example", number, stream if len(streams) > 1 else ""), self.rows(number, stream))
             for number in self.examples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -170,8 +171,8 @@ class HeadsFindings(Findings):
             [score, *(str(known[score, change]) if (score, change) in known else "" for change in changes)]
             for score in scores
         ]
-        numbers = {change: sum(pair.change == change for pair in predicted.pairs) for change in changes}
-        parts = ", ".join(f"{number} {change}" for change, number in numbers.items() if number)
+        numbers = Counter(pair.change for pair in predicted.pairs)
+        parts = ", ".join(f"{number} {change}" for change, number in numbers.items())
         caption = (
             "Spearman's rank correlation with the measured rise of the loss, with 95 % bootstrap interval over heads, "
             f"over pairs of head and change ({parts}); the "
