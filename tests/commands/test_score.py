@@ -86,3 +86,13 @@ def test_damaged_scores_are_refused(words: list[str], tmp_path: Path) -> None:
     (out / "scores.json").write_text(json.dumps({**index, "name": "other"}))
     with pytest.raises(attrim.errors.ArtefactError, match="has changed since it was saved"):
         Scores.load(out)
+
+
+def test_the_heads_study_reads_the_order_of_a_model_with_sites_without_influence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--task", "shapes", "--limit", "4"]
+    assert main(["score", "shapes-lxmert-trained", *data, "--score", "lrp", "--output", str(tmp_path / "scored")]) == 0
+    study = ["--scores", f"@{tmp_path / 'scored' / 'order.json'}", "--scopes", "dataset", "--steps", "0.5"]
+    small = ["--score-examples", "4", "--formats", "png", "--output", str(tmp_path / "runs"), "--quiet"]
+    assert main(["heads", "shapes-lxmert-trained", *data, *study, *small]) == 0, capsys.readouterr().err

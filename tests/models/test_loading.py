@@ -173,9 +173,7 @@ def test_a_checkpoint_of_another_architecture(saved, tmp_path):
     with pytest.raises(ArtefactError, match="another architecture"):
         load_model(wrong, "sequence-classification", new_head=True)
     (wrong / "config.json").write_text(json.dumps({**config, "intermediate_size": 2 * config["intermediate_size"]}))
-    with pytest.raises(
-        ArtefactError, match=r"other sizes than its config\.json says; a baked model"
-    ):
+    with pytest.raises(ArtefactError, match=r"other sizes than its config\.json says; a baked model"):
         load_model(wrong, "sequence-classification")
 
 

@@ -470,10 +470,15 @@ def test_what_is_refused(model: nn.Module, glue: Path) -> None:
     run(model, glue, scopes=("example",))
 
 
-def test_an_order_of_a_file_is_a_score(model: nn.Module, glue: Path) -> None:
+def test_an_order_of_a_file_is_a_score(model: nn.Module, glue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(model, glue, scores=("gradient",), scopes=("dataset",))
     path = next((first.folder / "orders").glob("*.json"))
     again = run(model, glue, scores=(f"@{path}",), scopes=("dataset",))
+    done: list[str] = []
+    monkeypatch.setattr(Prepared, "point", lambda self, name, edits: done.append(name))
+    with pytest.raises(AttrimError, match="no file"):
+        run(model, glue, scores=("gradient-attention", f"@{glue}/none.json"), scopes=("dataset",))
+    assert not done  # nothing was computed before
     assert first.pruned is not None
     assert again.pruned is not None
     assert [curve.steps for curve in again.pruned.curves] == [curve.steps for curve in first.pruned.curves]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
+from transformers import ViTConfig, ViTForImageClassification
 
 import attrim.evaluation
 import attrim.measurement
@@ -18,6 +21,7 @@ from attrim.runs.run import Run
 from attrim.studies.bench import Bench
 from attrim.studies.findings import findings
 from attrim.studies.sparsity import Sparsity
+from attrim.tasks import load_task
 
 FAST = {"formats": ("png",), "bars": (0.01, 0.05), "bits": (3,), "methods": ("linear-slog-clamped-midval", "lloyd-max")}
 
@@ -238,3 +242,18 @@ def test_a_task_with_a_head_of_its_own_loads_it(tmp_path: Path) -> None:
     found = command(tmp_path, tmp_path / "runs", **flags).run().data
     assert list(found["results"]["unedited"]["metrics"]) == ["accuracy"]
     assert found["results"]["unedited"]["examples"] == 6
+
+
+def test_images_have_no_part_of_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    vit = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = ViTConfig(**vit, image_size=16, patch_size=8, num_labels=2)
+    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "validation.npz", images=pixels, labels=np.arange(4) % 2)
+    task = load_task("images", data=str(tmp_path))
+    bench = Bench(str(tmp_path / "vit"), task=task, output=tmp_path / "runs", quiet=True)
+    with caplog.at_level(logging.WARNING):
+        found = Sparsity(no_scores=True).run(bench)
+    assert "the part tokens is left out" in caplog.text
+    assert "tokens" not in found.stats
+    assert found.tables()

@@ -17,6 +17,8 @@ from transformers import LxmertConfig, LxmertForQuestionAnswering, VisualBertCon
 
 from attrim.errors import ArtefactError, DataError
 from attrim.evaluation import evaluate
+from attrim.maps import Explainer
+from attrim.maps.examples import Examples, explain_examples
 from attrim.models.loading import load_model, load_tokenizer, saved_kind
 from attrim.models.shape_models import WORDS, shapes_tokenizer
 from attrim.tasks import load_task
@@ -270,7 +272,7 @@ def test_questions_without_answers_are_measured_but_not_scored(data):
         evaluate(lxmert(), task, TOKENIZER)
 
 
-def test_pictures(data):
+def test_pictures(data, caplog):
     from PIL import Image
 
     folder = data / "images"
@@ -286,6 +288,14 @@ def test_pictures(data):
         task.picture(1)
     with pytest.raises(DataError, match="no example -1"):
         task.picture(-1)
+    explainer, examples = Explainer(lxmert()), Examples(task, lxmert(), TOKENIZER)
+    with caplog.at_level(logging.WARNING):
+        charts = explain_examples(explainer, examples, [1, 0], (0,), data / "drawn")
+    assert [chart.name for chart in charts] == ["example-0"]
+    assert "Example 1 is left out" in caplog.text
+    assert "8.jpg is no readable image" in caplog.text
+    with pytest.raises(DataError, match=r"8.jpg is no readable image"):
+        explain_examples(explainer, examples, [1], (0,), data / "drawn")
 
 
 def test_the_fingerprint_covers_the_features_and_a_task_can_be_pickled(data):

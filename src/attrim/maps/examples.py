@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from .explainer import Explainer
 from .quality import Examiner, Quality
 from .shown import Reader, Scene
 
+log = logging.getLogger(__name__)
 GENERATED = 24
 """Tokens that an encoder-decoder model writes, where the task has none for its decoder."""
 
@@ -103,7 +105,7 @@ def explain_examples(
     normalise: Literal["scores", "mask"] = "mask",
     progress: bool = False,
 ) -> list[RelevanceStrip]:
-    """Charts of some examples.
+    """Charts of some examples; those whose image cannot be read are left out and named on the log.
 
     Parameters
     ----------
@@ -112,17 +114,25 @@ def explain_examples(
     folder : for the images of the examples; without one, charts show no image.
     """
     task, charts = examples.task, []
+    damaged: list[DataError] = []
     reader = Reader(examples.model, examples.tokenizer, task.answer_names(examples.model))
     with progress_bar(len(wanted), "explaining examples", progress) as bar:
         for batch, place, name in examples.rows(wanted):
             one = _only(batch, place)
+            number = int(batch.index[place])
+            try:
+                title, facts, scene = _about(task, one, number, folder, reader)
+            except DataError as error:
+                log.warning("Example %d is left out: %s", number, error)
+                damaged.append(error)
+                continue
             inputs = examples.inputs(one)
             maps = explainer(inputs, levels)
-            number = int(batch.index[place])
-            title, facts, scene = _about(task, one, number, folder, reader)
             options: dict[str, Any] = {"shared": shared, "normalise": normalise}
             charts.append(reader.strip(maps, 0, inputs, name, title=title, facts=facts, scene=scene, **options))
             bar.advance()
+    if damaged and not charts:
+        raise damaged[0]
     return charts
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ..core.order import read_order
-from ..core.site import Select, Site
+from ..core.site import Site
 from ..errors import ArtefactError, DataError
 from ..runs.files import replace_file, replace_sealed, storage
 from .base import Scores
@@ -64,9 +64,8 @@ def rank_correlation(scores: Mapping[str, Scores]) -> RankCorrelation:
     return RankCorrelation(names, spearman, kendall)
 
 
-def given_order(path: Path, sites: Sequence[Site], select: Select) -> Scores:
-    """The order of a file as scores: the place of every selected head; refuses one that is not of these sites."""
-    chosen = select.resolve(sites)
+def given_order(path: Path, sites: Sequence[Site], chosen: Mapping[Site, tuple[int, ...]]) -> Scores:
+    """The order of a file as scores: the place of every chosen head; refuses one that is not of these sites."""
     places: dict[tuple[str, int], int] = {}
     for place, (where, head) in enumerate(read_order(path)):
         meant = [site for site in sites if where == site.layer or where in site.aliases]

@@ -43,7 +43,8 @@ def order_heads(
     """
     found = {}
     if study.order is not None:
-        return {GIVEN: given_order(study.order, find_sites(bench.loaded_model), bench.select())}
+        sites = find_sites(bench.loaded_model)
+        return {GIVEN: given_order(study.order, sites, bench.select().resolve(sites))}
     for order in study.orders:
         if SCORES[order] is Lambdas:
             each = [_stored(bench, study, order, seed, constants, None) for seed in study.seeds]

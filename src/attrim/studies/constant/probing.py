@@ -47,7 +47,7 @@ def check(bench: Bench, study: ConstantHeads) -> None:
     sites = find_sites(bench.loaded_model)
     heads = sum(len(chosen) for chosen in bench.select().resolve(sites).values())
     if study.order is not None:
-        given_order(study.order, sites, bench.select())
+        given_order(study.order, sites, bench.select().resolve(sites))
     for wanted in study.budgets:
         budget_size(wanted, heads)
 

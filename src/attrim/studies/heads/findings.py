@@ -166,7 +166,7 @@ class HeadsFindings(Findings):
         changes = list(dict.fromkeys(each.change for each in predicted.agreements))
         columns = [Column("score"), *(Column(_change_label(change)) for change in changes)]
         known = {(each.score, each.change): each.correlation for each in predicted.agreements}
-        scores = sorted({score for score, _ in known}, key=lambda score: -known[score, changes[0]].value)
+        scores = sorted(dict.fromkeys(score for score, _ in known), key=lambda score: -known[score, changes[0]].value)
         rows: list[list[Cell]] = [
             [score, *(str(known[score, change]) if (score, change) in known else "" for change in changes)]
             for score in scores

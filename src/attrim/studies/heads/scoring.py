@@ -193,7 +193,7 @@ class Scoring:
     def of(self, candidate: Candidate, scope: Scope, seed: int = 0) -> Scores:
         """The scores of the chosen heads, from the run or computed now and kept there."""
         if candidate.order is not None:
-            return given_order(candidate.order, self.sites, self.bench.select()).only(self.chosen)
+            return given_order(candidate.order, self.sites, self.chosen)
         name = file_name(scope, candidate.label, f"seed-{seed}" if candidate.drawn else "")
         return self.kept(name, lambda: self.compute(candidate, scope, seed))
 

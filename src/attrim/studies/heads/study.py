@@ -111,9 +111,12 @@ class Heads(Study):
         from .findings import HeadsFindings
         from .prediction import predict
         from .pruning import prune
-        from .scoring import Scoring
+        from .scoring import Scoring, candidates
 
         scoring = Scoring(bench, self)
+        for one in candidates(self):
+            if one.order is not None:
+                scoring.of(one, "dataset")  # refuses an order that does not fit before the long work begins
         if "dataset" in self.scopes or "correlation" in self.parts:
             scoring.scored  # noqa: B018 (refuses data that is not held out before the long work begins)
         pruned = prune(bench, self, scoring) if "prune" in self.parts else None

@@ -6,6 +6,7 @@ intervals that tell whether a score says anything about attention at all.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..findings import Setting
     from .findings import SparsityFindings
 
+log = logging.getLogger(__name__)
 Part = Literal["tokens", "distances", "hidden", "matrices"]
 CURVE = tuple(10.0 ** (power / 2) for power in range(-16, 0))  # half decades, for the curves of single tokens
 PROBES = {"query": 10.0, "key": 10.0, "value": 5.0, "scores": 20.0, "output": 5.0}  # moment to the end of its axis
@@ -190,7 +192,9 @@ class Sparsity(Study):
         if self.heads:
             Select(heads=self.heads).resolve(histogram.sites)  # raises when one is missing
         for part in dict.fromkeys(self.parts):
-            if part == "tokens":
+            if part == "tokens" and bench.loaded_task.kind == "image-classification":
+                log.warning("Patches of images are no tokens with names, so the part tokens is left out.")
+            elif part == "tokens":
                 found |= self._measure_tokens(bench)
             elif part == "distances":
                 found[part] = bench.measure(self._distances(histogram, bench), part)
