@@ -303,6 +303,9 @@ class HeadsFindings(Findings):
         return f"{text}."
 
     def _budget_sentences(self, pruned: Pruned) -> Iterator[str]:
+        # The weights of a module that is called several times (LXMERT's cross-attention) cannot leave for one call.
+        shared = any(site.call for scores in pruned.scores.values() for site in scores.sites)
+        command, rest = ("evaluate", f"--task {self.task}") if shared else ("bake", "--output FOLDER")
         for budget in pruned.budgets:
             if not budget.heads:
                 yield f"dataset, {budget.score}: the first step costs more than 1 % of the unpruned {pruned.metric}."
@@ -310,8 +313,8 @@ class HeadsFindings(Findings):
             edit = f"gate:0,heads=@{self.folder / budget.order}:{budget.heads}"
             yield (
                 f"dataset, {budget.score}: {counted(budget.heads, 'head')} ({budget.share:.0%}) can go within 1 % of "
-                f"the unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim bake "
-                f"{shlex.quote(self.model)} --edit {shlex.quote(edit)} --output FOLDER"
+                f"the unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim "
+                f"{command} {shlex.quote(self.model)} --edit {shlex.quote(edit)} {rest}"
             )
 
     def data(self) -> dict[str, Any]:
