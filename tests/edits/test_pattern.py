@@ -456,3 +456,9 @@ def test_empty_averages_are_refused() -> None:
         partly.watch(torch.rand(1, 1, 3, 3), call)
         SparsePattern(partly, 0.5).total  # noqa: B018
     assert SparsePattern(mean, 0.5).total.cells == 64
+
+
+@pytest.mark.parametrize("wrong", [{"keep_keys": torch.tensor(1)}, {"keep_keys": ("x",)}, {"tiles": torch.zeros(2)}])
+def test_fields_of_the_wrong_type_are_refused(wrong: Any) -> None:
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        SparsePattern(torch.rand(1, 3, 3), 0.5, **wrong)
