@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import ViTConfig, ViTForImageClassification
 
 import attrim
 from attrim.core.modes import frozen
@@ -22,6 +23,7 @@ from attrim.scores.relevance import Relevance, RelevanceMode, Rules, quotient
 from attrim.scores.taps import OutputTap, Tapped, WeightTap
 from attrim.scores.target import explained, places_of
 from attrim.tasks.base import load_task
+from attrim.tasks.shapes import make_world
 from zoo import HEADED, Animal, batch
 
 every_model = pytest.mark.parametrize("animal", HEADED, ids=str)
@@ -164,6 +166,28 @@ def test_relevance_is_conserved_in_trained_models(name: str, rules: Rules, lost:
     scores = LayerRelevance(rules=rules)(model, task.feed(model, tokenizer))
     assert scores.facts["lowest_total"] == pytest.approx(1, abs=lost)
     assert scores.facts["highest_total"] == pytest.approx(1, abs=lost)
+
+
+def test_relevance_is_conserved_in_a_trained_vit() -> None:
+    """One that has learned to see whether something is red. In narrower layers units lose theirs: nothing speaks for them."""
+    world = make_world("validation", 0)
+    pixels = torch.from_numpy(world.images).permute(0, 3, 1, 2).float() / 127.5 - 1
+    labels = torch.from_numpy((world.scenes.there & (world.scenes.color == 0)).any(1)).long()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    model = ViTForImageClassification(ViTConfig(**sizes, image_size=32, patch_size=4, num_labels=2))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(90):
+        chosen = torch.arange(64) + 64 * (step % 15)
+        optimiser.zero_grad()
+        model(pixel_values=pixels[chosen], labels=labels[chosen]).loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        right = (model(pixel_values=pixels[:512]).logits.argmax(1) == labels[:512]).float().mean()
+    assert right > 0.95
+    scores = LayerRelevance()(model, [{"pixel_values": pixels[:32]}])
+    assert scores.facts["lowest_total"] == pytest.approx(1, abs=1e-4)
+    assert scores.facts["highest_total"] == pytest.approx(1, abs=1e-4)
 
 
 @every_model
