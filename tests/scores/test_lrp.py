@@ -169,7 +169,7 @@ def test_relevance_is_conserved_in_trained_models(name: str, rules: Rules, lost:
 
 
 def test_relevance_is_conserved_in_a_trained_vit() -> None:
-    """One that has learned to see whether something is red. In narrower layers units lose theirs: nothing speaks for them."""
+    """One that has learned to see whether something is red; in narrow layers units lose theirs (the linear rule)."""
     world = make_world("validation", 0)
     pixels = torch.from_numpy(world.images).permute(0, 3, 1, 2).float() / 127.5 - 1
     labels = torch.from_numpy((world.scenes.there & (world.scenes.color == 0)).any(1)).long()
