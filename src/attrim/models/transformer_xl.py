@@ -94,6 +94,15 @@ class TransformerXLBackbone(XLNetModel):
             layer.rel_attn = MemoryAttention(config)
         self.post_init()
 
+    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any) -> Any:
+        """As in XLNet; ``attention_mask`` must be all ones, if it is given."""
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise DataError(
+                "A Transformer-XL takes no padding; use the task streams, or one text at a time (a batch size of 1)."
+            )
+        # Stock code cannot add a mask to its causal one when there are several texts.
+        return super().forward(input_ids, **options)
+
 
 @dataclass
 class TransformerXLOutput(ModelOutput):
@@ -167,15 +176,11 @@ class TransformerXL(XLNetPreTrainedModel):
         mems : the memory of the segment before, instead.
         attention_mask : all ones, if it is given: there is no padding.
         """
-        if attention_mask is not None and not bool(attention_mask.all()):
-            raise DataError(
-                "A Transformer-XL takes no padding; use the task streams, or one text at a time (a batch size of 1)."
-            )
         if begins is not None:
             mems = self._remembered(begins, input_ids.shape[0])
-        # No attention mask: stock code cannot add one to its causal mask when there are several texts.
         found = self.transformer(
             input_ids,
+            attention_mask,
             mems=mems,
             use_mems=True,
             output_attentions=output_attentions,

@@ -75,11 +75,10 @@ class TokenStream:
 @register("streams")
 @dataclass(kw_only=True)
 class Streams(LanguageModeling):
-    """Perplexity of a language model on continuous text, in consecutive segments; a Transformer-XL remembers the
-    segments before. Columns: one value a segment.
+    """Perplexity a word on continuous text, in consecutive segments, with the memory of a Transformer-XL.
 
-    Every token is predicted once. A word is a run of characters without blanks, and the end of a text counts as one, so
-    that the perplexity a word compares models with different vocabularies.
+    Columns: one value a segment. Every token is predicted once. A word is a run of characters without blanks, and the
+    end of a text counts as one, so that the perplexity a word compares models with different vocabularies.
 
     Parameters
     ----------
