@@ -93,7 +93,7 @@ def command(made: Path, **fields: Any) -> Train:
         "output": made / "runs",
     }
     recipe = {"steps": 14, "learning_rate": 1e-2, "checkpoint_every": 5}
-    return Train(str(made / "fresh"), **{**options, **recipe, **fields})
+    return Train(**{"model": str(made / "fresh"), **options, **recipe, **fields})
 
 
 def trained(command: Train) -> dict[str, Any]:
@@ -107,6 +107,14 @@ def test_it_learns_and_evaluations_do_not_disturb_the_memory(made: Path) -> None
     validations = [result["metrics"]["word-perplexity"] for result in often["validations"].values()]
     assert len(validations) == 7
     assert validations[-1] < validations[0] / 2
+
+
+def test_a_model_without_a_memory_learns_it_too(made: Path) -> None:
+    size = {"layers": 1, "width": 16, "heads": 2, "units": "words", "vocabulary": 60, "positions": 32}
+    New("llama", task="streams", data=str(made), output=made / "llama", quiet=True, **size).run()
+    outcome = command(made, model=str(made / "llama"), evaluate_every=7).run()
+    first, last = (result["metrics"]["word-perplexity"] for result in outcome.data["validations"].values())
+    assert last < 0.8 * first
 
 
 def test_a_killed_training_resumes_with_the_same_bytes(made: Path) -> None:
