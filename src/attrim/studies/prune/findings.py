@@ -1,0 +1,210 @@
+"""What the prune study found: what removed cells cost, and whether the pattern is better than others as sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core import record
+from ...core.charts import Axis, Band, Chart, Column, Curve, Drop, Series, Table, file_name
+from ...core.checked import Cell
+from ..findings import Findings
+from .comparison import PrunedRow, PrunePoint
+from .sets import OWN
+from .study import DENSE, TOGETHER
+from .verdicts import sentences
+
+NAMES = {
+    "ap": "AP",
+    "random": "random",
+    "random-mass": "random, equal mass",
+    "window": "window",
+    "out-of-domain": "AP, other data",
+}
+HOW = {True: "trained with it", False: "not trained with it"}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PruneFindings(Findings):
+    """What the study found.
+
+    Attributes
+    ----------
+    metric : the first metric of the task, which differences are of.
+    rows : one for each kind, tau, role and normaliser, without and with training; dense models first.
+    whole : whether everything was done that was asked.
+    """
+
+    metric: str
+    smaller_is_better: bool = False
+    rows: tuple[PrunedRow, ...] = ()
+    whole: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was done."""
+        return self.whole
+
+    @property
+    def sets(self) -> list[str]:
+        """The names of the data that was evaluated on, the held-out one first."""
+        return list(self.rows[0].metrics) if self.rows else []
+
+    def dense(self, normaliser: str = "softmax") -> PrunedRow:
+        """The row of the dense models."""
+        return next(row for row in self.rows if row.point.kind == DENSE and row.point.normaliser == normaliser)
+
+    def row(self, kind: str, tau: float, retrained: bool, **more: Any) -> PrunedRow | None:
+        """The row of a point, if it was asked for."""
+        wanted = PrunePoint(kind, tau, retrained, **more)
+        return next((row for row in self.rows if row.point == wanted), None)
+
+    def tables(self) -> list[Table]:
+        """A table for each data set, and in files only all metrics of all seeds."""
+        return [*(self._results_table(data) for data in self.sets), *([self._seeds_table()] if self.rows else [])]
+
+    def _results_table(self, data: str) -> Table:
+        several = len({row.point.normaliser for row in self.rows}) > 1
+        ablated = any(row.point.role != TOGETHER for row in self.rows)
+        columns = [Column("normaliser")] * several + [Column("role")] * ablated
+        columns += [Column("pattern"), Column("trained"), Column("tau", "general", 3), Column("removed", "percent", 1)]
+        columns += [Column("mass kept", "percent", 1), Column(self.metric, "number"), Column("seeds")]
+        columns += [Column("minus dense"), Column("% of dense", "number", 1), Column("AP minus it")]
+        rows: list[list[Cell]] = []
+        sections = []
+        before = None
+        for row in self.rows:
+            point = row.point
+            block = point.normaliser, point.retrained or point.kind == DENSE, point.role
+            if rows and block != before:
+                sections.append(len(rows))
+            before = block
+            scores = row.scores(self.metric, data)
+            mean, dense = float(np.mean(scores)), float(np.mean(self.dense(point.normaliser).scores(self.metric, data)))
+            cells: list[Cell] = [point.normaliser] * several + [point.role] * ablated
+            cells += [self._label(row), "" if point.kind == DENSE else "yes" if point.retrained else "no", point.tau]
+            cells += [row.effective, row.kept_mass, mean]
+            cells += [f"{min(scores):.2f} to {max(scores):.2f}" if len(scores) > 1 else "1"]
+            cells += [str(row.change[data]) if data in row.change else ""]
+            cells += [100 * (mean - dense) / dense if dense and point.kind != DENSE else None]
+            rows.append([*cells, self._ahead(row, data)])
+        caption = (
+            f"Mean {self.metric} over seeds{', smaller is better' * self.smaller_is_better}. Removed: of the cells "
+            "that texts have. Mass kept: of the average attention. Differences: mean over seeds, with 95 % paired "
+            "bootstrap interval over examples."
+        )
+        where = "" if data == OWN else f", evaluated on {data}"
+        return Table(
+            file_name("results", *([] if data == OWN else [data])),
+            f"{self.model} on {self.task}{where}",
+            columns=columns,
+            rows=rows,
+            caption=caption,
+            sections=sections,
+        )
+
+    def _label(self, row: PrunedRow) -> str:
+        name = NAMES.get(row.point.kind, row.point.kind)
+        return f"{name} ({row.note})" if row.note else name
+
+    def _ahead(self, row: PrunedRow, data: str) -> str:
+        """AP minus this kind, where there is AP at the same point."""
+        point = row.point
+        if point.kind in (DENSE, "ap"):
+            return ""
+        best = self.row("ap", point.tau, point.retrained, normaliser=point.normaliser, role=point.role)
+        return "" if best is None else str(best.ahead[data].get(point.kind, ""))
+
+    def _seeds_table(self) -> Table:
+        metrics = list(next(iter(self.rows[0].metrics.values())))
+        columns = [Column(name) for name in ("data", "normaliser", "role", "pattern", "trained")]
+        columns += [Column("tau", "general", 3), Column("seed", "count"), Column("removed", "percent", 2)]
+        columns += [Column("tiles removed", "percent", 2), Column("mass kept", "percent", 2)]
+        columns += [Column("empty rows", "percent", 2), *(Column(metric, "number", 3) for metric in metrics)]
+        columns += [Column("zeros", "percent", 2), Column("seconds", "number", 2)]
+        rows: list[list[Cell]] = []
+        for data in self.sets:
+            for row in self.rows:
+                point = row.point
+                for place, seed in enumerate(row.seeds):
+                    facts = row.sparsity[place] if row.sparsity else None
+                    sparse: list[Cell] = [None] * 4
+                    if facts is not None:
+                        empty = facts.empty_rows / max(facts.rows, 1)
+                        sparse = [facts.effective, facts.tile_sparsity, facts.kept_mass, empty]
+                    costs: list[Cell] = [row.zeros[place], row.seconds[place]] if data == OWN else [None, None]
+                    trained = "yes" if point.retrained else "no"
+                    about: list[Cell] = [data, point.normaliser, point.role, self._label(row), trained, point.tau, seed]
+                    values = (row.metrics[data][metric][place] for metric in metrics)
+                    rows.append([*about, *sparse, *values, *costs])
+        title = f"{self.model} on {self.task}: every seed"
+        return Table("seeds", title, columns=columns, rows=rows, detail=True)
+
+    def charts(self) -> list[Chart]:
+        """The score against the share of cells that is removed, for each data set, without and with training."""
+        return list(self._charts())
+
+    def _charts(self) -> Iterator[Chart]:
+        for data in self.sets:
+            for retrained in (True, False):
+                for by in ("tau", "removed"):
+                    chart = self._curve(data, retrained, by)
+                    if chart is not None:
+                        yield chart
+
+    def _curve(self, data: str, retrained: bool, by: str) -> Curve | None:
+        """The curves of one data set (the paper's figure): means over seeds, with bands from the worst to the best."""
+        own = [
+            row
+            for row in self.rows
+            if row.point.retrained == retrained and row.point.kind != DENSE and row.point.role == TOGETHER
+        ]
+        exact = all(abs((row.effective or 0.0) - row.point.tau) < 0.01 for row in own)
+        if not own or (by == "removed" and exact):  # the same picture again
+            return None
+        several = len({row.point.normaliser for row in own}) > 1
+        series = []
+        for normaliser, kind in dict.fromkeys((row.point.normaliser, row.point.kind) for row in own):
+            rows = [self.dense(normaliser)]
+            rows += [row for row in own if (row.point.normaliser, row.point.kind) == (normaliser, kind)]
+            values = [row.scores(self.metric, data) for row in rows]
+            label = NAMES[kind] + (f", {normaliser}" if several else "")
+            places = [100 * (row.point.tau if by == "tau" else row.effective or 0.0) for row in rows]
+            bands = [Band([min(each) for each in values], [max(each) for each in values])]
+            series.append(Series(label, places, [float(np.mean(each)) for each in values], bands=bands))
+        baseline = float(np.mean(self.dense(own[0].point.normaliser).scores(self.metric, data)))
+        where = "" if data == OWN else f", on {data}"
+        return Curve(
+            file_name(
+                "trained" if retrained else "pruned",
+                *(["against-removed"] if by == "removed" else []),
+                *([] if data == OWN else [data]),
+            ),
+            f"{HOW[retrained]}{where}",
+            series=series,
+            x=Axis("tau (%)" if by == "tau" else "removed cells (%)", low=-2.0, high=102.0),
+            y=Axis(self.metric),
+            right=Drop(baseline, rise=self.smaller_is_better) if baseline else None,
+            apart=0.5,
+        )
+
+    def sentences(self) -> Sequence[str]:
+        """Whether the pattern is as good as the dense model, and better than others that are as sparse."""
+        if not self.rows:
+            return ()
+        said = [] if self.whole else ["The study is not finished: these are the results so far."]
+        for data in self.sets:
+            said += sentences(self.rows, self.metric, self.smaller_is_better, data)
+        return said
+
+    def data(self) -> dict[str, Any]:
+        """The numbers as JSON values."""
+        return {
+            "metric": self.metric,
+            "smaller_is_better": self.smaller_is_better,
+            "whole": self.whole,
+            "rows": record.dump(self.rows),
+        }
