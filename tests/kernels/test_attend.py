@@ -213,12 +213,15 @@ def test_a_subclass_that_watches_in_its_own_way_is_not_compiled() -> None:
     assert not supports([(Doubled(), ALL)], call)
 
 
-def test_a_build_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_of_another_version_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from attrim.kernels import _compiled
 
     monkeypatch.setattr(_compiled, "COUNT_SIZE", _compiled.COUNT_SIZE - 8)
     assert team.available()
     assert not team.available.__wrapped__()
+    assert "another version of attrim" in caplog.text
 
 
 def test_facts_about_rows_ask_for_the_fused_pass() -> None:

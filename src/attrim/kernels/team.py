@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 
 from ..errors import ParameterError
 
+log = logging.getLogger(__name__)
 Job = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -120,7 +122,7 @@ def available() -> bool:
         from . import _compiled
     except ImportError:
         return False
-    return all(
+    fits = all(
         getattr(_compiled, name, 0) == ctypes.sizeof(parameters)
         for name, parameters in (
             ("COUNT_SIZE", CountParameters),
@@ -128,6 +130,13 @@ def available() -> bool:
             ("LOOK_UP_SIZE", LookUpParameters),
         )
     )
+    if not fits:
+        log.warning(
+            "The compiled functions (%s) are of another version of attrim and are not used, so measuring is slower; "
+            "install attrim again to build them.",
+            _compiled.__file__,
+        )
+    return fits
 
 
 PATHS = ("torch", "portable", "avx2", "avx512")

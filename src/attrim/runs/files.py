@@ -245,7 +245,12 @@ def storage(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error, SafetensorError) as error:
-        raise ArtefactError(_sentence(folder, error)) from error
+        raise ArtefactError(_sentence(_shown(folder), error)) from error
+
+
+def _shown(folder: Path) -> Path:
+    """The folder as users know it: a part is named as the folder that it will become."""
+    return Path(*(name for name in folder.parts if not (name.startswith(_HIDDEN) and name.endswith(".part"))))
 
 
 def _sentence(folder: Path, error: Exception) -> str:

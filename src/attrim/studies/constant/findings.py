@@ -38,6 +38,7 @@ from .averages import AverageAttention
 from .drops import BudgetRow, sentences
 from .ordering import ORDERS
 from .probing import Epochs
+from .study import ConstantHeads
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,6 +55,7 @@ class ConstantFindings(Findings):
     epochs : of step 3, name of the result to the metrics after each epoch.
     """
 
+    study: ConstantHeads
     metric: str
     smaller_is_better: bool = False
     averages: AverageAttention
@@ -145,7 +147,7 @@ class ConstantFindings(Findings):
                 *(values.get(metric) for metric in metrics),
             ]
             for row in self.rows
-            for seed, result in zip(self.study.seeds, self.results[row.setting.name], strict=True)  # type: ignore[attr-defined]
+            for seed, result in zip(self.study.seeds, self.results[row.setting.name], strict=True)
             for number, values in enumerate(self.epochs[result.name], start=1)
         ]
         columns = [*texts, *counts, *(Column(metric, "number") for metric in metrics)]

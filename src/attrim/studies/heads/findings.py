@@ -36,6 +36,7 @@ from .explaining import ExplainedMaps
 from .prediction import SIZE, Predicted
 from .pruning import Pruned
 from .scoring import Ground
+from .study import Heads
 
 SCOPES = {"example": "an order for each example", "dataset": "one order, from other data"}
 WAYS = {"largest": "largest scores first", "smallest": "smallest scores first"}
@@ -57,6 +58,7 @@ class HeadsFindings(Findings):
     explained : how good the maps are, and some of them.
     """
 
+    study: Heads
     ground: Ground
     pruned: Pruned | None = None
     predicted: Predicted | None = None
@@ -88,7 +90,7 @@ class HeadsFindings(Findings):
         rows: list[list[Cell]] = []
         sections = []
         for scope in dict.fromkeys(curve.scope for curve in pruned.curves):
-            for way in self.study.directions:  # type: ignore[attr-defined]
+            for way in self.study.directions:
                 sections.append(len(rows))
                 for score in dict.fromkeys(curve.score for curve in pruned.curves if curve.scope == scope):
                     rows.append([scope, way, score, *self._area_cells(pruned, scope, score, way)])
@@ -130,7 +132,7 @@ class HeadsFindings(Findings):
             + [step.score for step in curve.steps]
             for curve in pruned.curves
         ]
-        unit: str = self.study.unit  # type: ignore[attr-defined]
+        unit = self.study.unit
         numbers = " ".join(str(step.removed) for step in steps)
         caption = f"{pruned.metric} with so many of the {pruned.units} {unit}s removed: {numbers}."
         return Table("curves", f"{self._title}: pruning", columns=columns, rows=rows, caption=caption)
@@ -208,13 +210,13 @@ class HeadsFindings(Findings):
 
     def _pruned_charts(self, pruned: Pruned) -> Iterator[Chart]:
         for scope in dict.fromkeys(curve.scope for curve in pruned.curves):
-            for way in self.study.directions:  # type: ignore[attr-defined]
+            for way in self.study.directions:
                 yield self._curve_chart(pruned, scope, way)
             yield self._area_chart(pruned, scope)
         for name, scores in pruned.scores.items():
             if not name.endswith("/random"):
                 yield _matrix(name, scores)
-        for way in self.study.directions:  # type: ignore[attr-defined]
+        for way in self.study.directions:
             if any(one.direction == way for one in pruned.first_order):
                 yield self._first_order_chart(pruned, way)
 
@@ -236,7 +238,7 @@ class HeadsFindings(Findings):
             file_name("pruning", scope, way),
             f"{SCOPES[scope]}, {WAYS[way]}",
             series=series,
-            x=Axis(f"removed {self.study.unit}s (% of {pruned.units})", low=-2.0, high=102.0),  # type: ignore[attr-defined]
+            x=Axis(f"removed {self.study.unit}s (% of {pruned.units})", low=-2.0, high=102.0),
             y=_axis(pruned),
             apart=0.7,
         )
@@ -245,7 +247,7 @@ class HeadsFindings(Findings):
         """The mean over the steps, with intervals over examples; random orders as dots."""
         names = list(dict.fromkeys(curve.score for curve in pruned.curves if curve.scope == scope))
         groups = []
-        for way in self.study.directions:  # type: ignore[attr-defined]
+        for way in self.study.directions:
             own = [curves_of(pruned, scope, name, way) for name in names]
             values = [float(np.mean([curve.area.value for curve in each])) if each else math.nan for each in own]
             low, high = (
@@ -269,7 +271,7 @@ class HeadsFindings(Findings):
             file_name("first-order", way),
             f"an order for each example, {WAYS[way]}",
             series=series,
-            x=Axis(f"removed {self.study.unit}s (% of {pruned.units})", low=-2.0, high=102.0),  # type: ignore[attr-defined]
+            x=Axis(f"removed {self.study.unit}s (% of {pruned.units})", low=-2.0, high=102.0),
             y=Axis("mean change of the explained logit"),
             references=[Reference(0.0)],
         )
