@@ -302,7 +302,8 @@ def result_of(
             "use dtype float32 or a weaker edit."
         )
     columns = task.columns(outputs, labels)
-    return Result(task.score(columns), share, columns, outputs, labels, seconds=seconds)
+    texts = task.written(outputs)
+    return Result(task.score(columns), share, columns, outputs, labels, seconds=seconds, texts=texts)
 
 
 def compare_results(task: Task, result: Result, unedited: Result, resamples: int, level: float) -> Result:

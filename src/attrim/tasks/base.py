@@ -99,6 +99,14 @@ class Task:
         """
         return head_loss(model, inputs)
 
+    def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits and labels of a batch that stand for the same tokens."""
+        return logits, labels
+
+    def written(self, outputs: Array) -> list[str]:
+        """What the model wrote for each example, from all outputs ``[rows, ...]``; empty if it does not write."""
+        return []
+
     def answer_names(self, model: nn.Module) -> Sequence[str] | None:
         """What the model's answers are called, in the order of its outputs; None when the task does not say."""
         return None
