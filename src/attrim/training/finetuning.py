@@ -129,14 +129,19 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def make_trainable(model: nn.Module, task: Task, tokenizer: Any) -> None:
-    """Name the classes of a model that only numbers them, where evaluation looks for names, and its padding token."""
+    """Name the classes and the padding token of a model in its configuration, where it does not name them itself."""
+    name_labels(model, getattr(task, "labels", ()))
     config: Any = model.config
-    labels: Sequence[str] = getattr(task, "labels", ())
+    if getattr(config, "pad_token_id", None) is None and hasattr(tokenizer, "pad_token_id"):
+        config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
+
+
+def name_labels(model: nn.Module, labels: Sequence[str]) -> None:
+    """Name the classes of a model that only numbers them, in its configuration, where evaluation looks for names."""
+    config: Any = model.config
     if len(labels) > 1 and list(config.id2label.values()) == [f"LABEL_{number}" for number in range(len(labels))]:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
-    if getattr(config, "pad_token_id", None) is None and hasattr(tokenizer, "pad_token_id"):
-        config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
 
 
 def _example(model: nn.Module, task: Task, epochs: Epochs) -> dict[str, Tensor]:

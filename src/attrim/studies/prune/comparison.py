@@ -48,13 +48,13 @@ class PruneOutcome:
     Attributes
     ----------
     results : by data set.
-    facts, note : how sparse it was, as of a removal.
+    facts, window : how sparse it was, as of a removal.
     shared : whether all seeds have this same one.
     """
 
     results: Mapping[str, Result]
     facts: PatternFacts | None = None
-    note: str = ""
+    window: str = ""
     shared: bool = False
 
 
@@ -70,19 +70,20 @@ class PrunedRow:
     ----------
     seeds : those that it has results of.
     sparsity : how sparse the pattern of each seed is; none for a dense model.
-    note : the windows of the seeds, where there are some.
+    windows : size and first tokens of the windows of all seeds, as ``5+1``, where the point has some.
     metrics : data set to metric to the value of each seed.
     zeros : share of the held-out data's attention weights that are zero, of each seed.
     seconds : of the evaluation on the held-out data, of each seed.
-    change : data set to the first metric minus that of the dense model: the mean over seeds, each against the dense
-        model of its own seed, with its paired bootstrap interval over examples.
+    change : data set to the first metric minus that of the dense model (of dense models, minus that of the first
+        normaliser's): the mean over seeds, each against the dense model of its own seed, with its paired bootstrap
+        interval over examples.
     ahead : data set to kind to the first metric minus that of the other kind, for ap.
     """
 
     point: PrunePoint
     seeds: tuple[int, ...]
     sparsity: tuple[PatternFacts, ...]
-    note: str
+    windows: tuple[str, ...]
     metrics: dict[str, dict[str, tuple[float, ...]]]
     zeros: tuple[float, ...]
     seconds: tuple[float, ...]
@@ -127,7 +128,7 @@ class Comparing:
             point=point,
             seeds=tuple(own),
             sparsity=tuple(outcome.facts for outcome in own.values() if outcome.facts is not None),
-            note="; ".join(dict.fromkeys(outcome.note for outcome in own.values() if outcome.note)),
+            windows=tuple(dict.fromkeys(outcome.window for outcome in own.values() if outcome.window)),
             metrics={
                 data: {name: tuple(result.metrics[name] for result in each) for name in each[0].metrics}
                 for data, each in results.items()
@@ -135,11 +136,13 @@ class Comparing:
             zeros=tuple(result.zero_share for result in results[OWN]),
             seconds=tuple(result.seconds for result in results[OWN]),
         )
-        if point.kind == DENSE:
+        # Another normaliser is compared with the first, and everything else with the dense model of its own.
+        models = [other for other in outcomes if other.kind == DENSE]
+        dense = next(each for each in models if point.kind == DENSE or each.normaliser == point.normaliser)
+        if dense == point:
             return row
-        dense = next(each for other, each in outcomes.items() if _is_dense_of(other, point))
         for data in sets:
-            row.change[data] = self.difference(own, dense, data)
+            row.change[data] = self.difference(own, outcomes[dense], data)
             row.ahead[data] = {
                 other.kind: self.difference(own, outcomes[other], data)
                 for other in outcomes
@@ -190,7 +193,3 @@ def _has(outcomes: Mapping[int, PruneOutcome], seed: int) -> bool:
 
 def _of(outcomes: Mapping[int, PruneOutcome], seed: int) -> PruneOutcome:
     return outcomes[seed] if seed in outcomes else next(iter(outcomes.values()))
-
-
-def _is_dense_of(other: PrunePoint, point: PrunePoint) -> bool:
-    return other.kind == DENSE and other.normaliser == point.normaliser

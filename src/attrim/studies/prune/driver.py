@@ -117,7 +117,7 @@ class _Seed:
         # The digest stands for all that the removal depends on: averages, options and seed.
         name = f"{point.name}/{fingerprint(edits)[:8]}"
         results = self._results(name, model, [] if point.retrained else edits)
-        return PruneOutcome(results, removal.facts, removal.note, self._shared and not point.retrained and not drawn)
+        return PruneOutcome(results, removal.facts, removal.window, self._shared and not point.retrained and not drawn)
 
     @property
     def _shared(self) -> bool:
@@ -142,7 +142,7 @@ class _Seed:
                     result = self._ready(data.key, model).point(setting, edits)
                 result = result.store(self.run, setting)
             # What intervals are computed from is enough to keep in memory.
-            found[data.name] = replace(result, outputs=np.empty(0), labels=np.empty(0))
+            found[data.name] = replace(result, outputs=np.empty(0), labels=np.empty(0), texts=[])
         return found
 
     def _ready(self, key: str, model: TrainedModel) -> Prepared:

@@ -63,52 +63,87 @@ class PruneFindings(Findings):
         return next((row for row in self.rows if row.point == wanted), None)
 
     def tables(self) -> list[Table]:
-        """A table for each data set, and in files only all metrics of all seeds."""
-        return [*(self._results_table(data) for data in self.sets), *([self._seeds_table()] if self.rows else [])]
+        """For each data set the rows of both kinds of training, roles and normalisers; all seeds in a file only."""
+        found = []
+        for data in self.sets:
+            plain = [row for row in self.rows if row.point.role == TOGETHER and row.point.normaliser == "softmax"]
+            for retrained in (True, False):
+                rows = [row for row in plain if row.point.kind != DENSE and row.point.retrained == retrained]
+                if rows:
+                    found.append(self._table("trained" if retrained else "pruned", HOW[retrained], rows, data))
+            ablated = [row for row in self.rows if row.point.role != TOGETHER]
+            if ablated:
+                tried = {(row.point.kind, row.point.tau, row.point.retrained, row.point.normaliser) for row in ablated}
+                alike = [row for row in self.rows if _without_role(row.point) in tried]
+                found.append(self._table("roles", "roles alone and together", alike, data))
+            if any(row.point.normaliser != "softmax" for row in self.rows):
+                kinds = {row.point.kind for row in self.rows if row.point.normaliser != "softmax"} - {DENSE}
+                alike = [row for row in self.rows if row.point.role == TOGETHER and row.point.kind in kinds]
+                found.append(self._table("normalisers", "softmax and entmax", alike, data))
+        return [*found, *([self._seeds_table()] if self.rows else [])]
 
-    def _results_table(self, data: str) -> Table:
-        several = len({row.point.normaliser for row in self.rows}) > 1
-        ablated = any(row.point.role != TOGETHER for row in self.rows)
-        columns = [Column("normaliser")] * several + [Column("role")] * ablated
-        columns += [Column("pattern"), Column("trained"), Column("tau", "general", 3), Column("removed", "percent", 1)]
-        columns += [Column("mass kept", "percent", 1), Column(self.metric, "number"), Column("seeds")]
-        columns += [Column("minus dense"), Column("% of dense", "number", 1), Column("AP minus it")]
-        rows: list[list[Cell]] = []
-        sections = []
-        before = None
-        for row in self.rows:
-            point = row.point
-            block = point.normaliser, point.retrained or point.kind == DENSE, point.role
-            if rows and block != before:
-                sections.append(len(rows))
-            before = block
-            scores = row.scores(self.metric, data)
-            mean, dense = float(np.mean(scores)), float(np.mean(self.dense(point.normaliser).scores(self.metric, data)))
-            cells: list[Cell] = [point.normaliser] * several + [point.role] * ablated
-            cells += [self._label(row), "" if point.kind == DENSE else "yes" if point.retrained else "no", point.tau]
-            cells += [row.effective, row.kept_mass, mean]
-            cells += [f"{min(scores):.2f} to {max(scores):.2f}" if len(scores) > 1 else "1"]
-            cells += [str(row.change[data]) if data in row.change else ""]
-            cells += [100 * (mean - dense) / dense if dense and point.kind != DENSE else None]
-            rows.append([*cells, self._ahead(row, data)])
+    def _table(self, name: str, title: str, rows: Sequence[PrunedRow], data: str) -> Table:
+        """Dense models first, and what belongs to each; columns that would be the same everywhere are left out."""
+        shown = {
+            "normaliser": name in ("roles", "normalisers"),
+            "role": name == "roles",
+            "trained": name in ("roles", "normalisers"),
+            "AP minus it": any(self._ahead(row, data) for row in rows),
+        }
+        names = ("normaliser", "role")
+        columns = [Column(each) for each in names if shown[each]] + [Column("pattern")]
+        columns += [Column("trained")] * shown["trained"]
+        columns += [Column("tau", "general", 3), Column("removed", "percent", 1), Column("mass kept", "percent", 1)]
+        columns += [Column(self.metric, "number"), Column("seeds"), Column("minus dense"), Column("%", "number", 1)]
+        columns += [Column("AP minus it")] * shown["AP minus it"]
+        cells: list[list[Cell]] = []
+        sections: list[int] = []
+        first = self.rows[0]
+        for normaliser in dict.fromkeys(row.point.normaliser for row in rows):
+            sections += [len(cells)] if cells else []
+            dense = self.dense(normaliser)
+            before: object = None
+            for row in [dense, *(row for row in rows if row.point.normaliser == normaliser)]:
+                block = row.point.retrained if shown["trained"] else row.point.kind
+                if before is not None and block != before:
+                    sections.append(len(cells))
+                before = block
+                cells.append(self._cells(row, first if row is dense else dense, data, shown))
+        own = data == OWN
+        where = "" if own else f", evaluated on {data}"
         caption = (
-            f"Mean {self.metric} over seeds{', smaller is better' * self.smaller_is_better}. Removed: of the cells "
-            "that texts have. Mass kept: of the average attention. Differences: mean over seeds, with 95 % paired "
-            "bootstrap interval over examples."
+            f"Mean {self.metric} over seeds{', smaller is better' * self.smaller_is_better}, and its range. Removed: "
+            "of the cells that texts have. Mass kept: of the average attention. %: of the dense score. Differences: "
+            "mean over seeds, with 95 % paired bootstrap interval over examples."
+            + " Window 5+1: 5 tokens on either side, its own among them, and the first one."
+            * any(row.windows for row in rows)
         )
-        where = "" if data == OWN else f", evaluated on {data}"
         return Table(
-            file_name("results", *([] if data == OWN else [data])),
-            f"{self.model} on {self.task}{where}",
+            file_name(name, *([] if own else [data])),
+            f"{self.model} on {self.task}{where}: {title}",
             columns=columns,
-            rows=rows,
+            rows=cells,
             caption=caption,
             sections=sections,
         )
 
+    def _cells(self, row: PrunedRow, dense: PrunedRow, data: str, shown: dict[str, bool]) -> list[Cell]:
+        point, scores = row.point, row.scores(self.metric, data)
+        mean, before = float(np.mean(scores)), float(np.mean(dense.scores(self.metric, data)))
+        is_dense = point.kind == DENSE
+        found: list[Cell] = [point.normaliser] * shown["normaliser"]
+        found += ["" if is_dense else point.role] * shown["role"]
+        found += [self._label(row)]
+        found += ["" if is_dense else "yes" if point.retrained else "no"] * shown["trained"]
+        found += [point.tau, row.effective, row.kept_mass, mean]
+        found += [f"{min(scores):.2f} to {max(scores):.2f}" if len(scores) > 1 else "1"]
+        found += [str(row.change[data]) if data in row.change else ""]
+        found += [None if row is dense or not before else 100 * (mean - before) / before]
+        return found + [self._ahead(row, data)] * shown["AP minus it"]
+
     def _label(self, row: PrunedRow) -> str:
         name = NAMES.get(row.point.kind, row.point.kind)
-        return f"{name} ({row.note})" if row.note else name
+        return f"{name} {'/'.join(row.windows)}" if row.windows else name
 
     def _ahead(self, row: PrunedRow, data: str) -> str:
         """AP minus this kind, where there is AP at the same point."""
@@ -208,3 +243,7 @@ class PruneFindings(Findings):
             "whole": self.whole,
             "rows": record.dump(self.rows),
         }
+
+
+def _without_role(point: PrunePoint) -> tuple[str, float, bool, str]:
+    return point.kind, point.tau, point.retrained, point.normaliser

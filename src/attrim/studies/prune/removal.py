@@ -25,12 +25,12 @@ class Removal:
 
     Attributes
     ----------
-    note : what cannot be seen from the kind and tau: the size of a window.
+    window : of a window, its size and how many first tokens it keeps, as ``5+1``.
     """
 
     edit: Edit
     facts: PatternFacts
-    note: str = ""
+    window: str = ""
 
 
 def make_removal(study: Prune, mean: Mean, kind: str, tau: float, select: Select, seed: int = 0) -> Removal:
@@ -65,7 +65,7 @@ def _window(pattern: SparsePattern, first: Sequence[int], select: Select) -> Rem
     facts = [window_facts(pattern, window) for window in windows]
     nearest = min(range(len(windows)), key=lambda place: abs(facts[place].removed - pattern.total.removed))
     window = windows[nearest]
-    return Removal(window, facts[nearest], f"size {window.size}, first {window.first}")
+    return Removal(window, facts[nearest], f"{window.size}+{window.first}")
 
 
 def given_averages(sources: Sequence[str]) -> Mean:

@@ -15,6 +15,7 @@ from ...edits.entmax import Entmax
 from ...edits.saving import fingerprint
 from ...errors import ArtefactError
 from ...models.digests import weights_digest
+from ...models.fresh import redraw
 from ...runs.result import Result
 from ...runs.run import Run
 from ...training.finetuning import finetune, make_trainable
@@ -114,13 +115,3 @@ class Retraining:
             fields = {item.name: getattr(bench, item.name) for item in dataclasses.fields(FinetuningBench)}
             model = FinetuningBench(**{**fields, "seed": seed, "tokenizer": bench.loaded_tokenizer}).load_model()
         return redraw(model, seed) if self.study.initial == "drawn" else model
-
-
-def redraw(model: Any, seed: int) -> Any:
-    """Another model with the configuration of one, and weights that a seed fixes."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        drawn = type(model)._from_config(copy.deepcopy(model.config))
-    return drawn.eval().to(model.device, model.dtype)

@@ -62,7 +62,7 @@ def _verdict(row: PrunedRow, other: PrunedRow, metric: str, sign: float, data: s
     spread = max(max(ours) - min(ours), max(theirs) - min(theirs))
     name = BASELINES[other.point.kind]
     if other.point.kind == "window":
-        name += f" ({other.note}; {other.effective:.1%} removed)"
+        name += f" ({'/'.join(other.windows)}, {other.effective:.1%} removed)"
     gain = sign * ahead.value
     sure = ahead.low > 0 or ahead.high < 0
     beyond = abs(ahead.value) > spread
