@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ...core import record
 from ...core.progress import progress_bar
 from ...core.site import Select
+from ...edits.mask import Mask
 from ...edits.saving import fingerprint
 from ...evaluation import Prepared
 from ...runs.result import Result
@@ -18,11 +20,13 @@ from ...stats.mean import Mean
 from ..bench import TrainingBench
 from .checking import roles_of, sites_of
 from .comparison import Comparing, PruneOutcome, PruneOutcomes, PrunePoint
-from .findings import PruneFindings
+from .findings import PointFootprint, PruneFindings
+from .footprint import Footprint, measure_footprint
+from .headwise import PrunedHeads, prune_heads
 from .removal import Removal, given_averages, make_removal
 from .retraining import Retraining, TrainedModel, normaliser_edits
 from .sets import OWN, averaged_task, data_sets, task_key
-from .study import DENSE, TOGETHER, Prune
+from .study import DENSE, TOGETHER, Normaliser, Prune
 
 
 def points_of(study: Prune, normaliser: str, roles: Sequence[str]) -> Iterator[PrunePoint]:
@@ -52,6 +56,8 @@ class Pruning:
         self.roles = {"softmax": roles_of(study.roles, sites), "entmax": roles_of(study.entmax_roles, sites)}
         self.comparison = Comparing(self.sets[0].task)
         self.outcomes: PruneOutcomes = {}
+        self.heads: PrunedHeads | None = None
+        self.footprints: tuple[PointFootprint, ...] = ()
 
     def work(self) -> PruneFindings:
         """Everything, for every seed."""
@@ -74,6 +80,9 @@ class Pruning:
                             if point.retrained:
                                 self.found(complete=False).save(self.run)  # to look at while the rest is trained
                         bar.advance()
+        one = _Seed(self, self.study.seeds[0], self.study.normaliser[0])
+        self.heads = one.heads() if self.study.head_examples else None
+        self.footprints = one.footprints(plan[one.normaliser]) if self.study.cost_examples else ()
         return self.found(complete=True)
 
     def found(self, complete: bool) -> PruneFindings:
@@ -88,6 +97,8 @@ class Pruning:
             metric=metric,
             smaller_is_better=metric in task.smaller_is_better,
             rows=self.comparison.rows({point: own for point, own in self.outcomes.items() if own}),
+            heads=self.heads,
+            footprints=self.footprints,
             whole=complete,
         )
 
@@ -95,7 +106,7 @@ class Pruning:
 class _Seed:
     """The work of one seed with one normaliser: one dense model, its averages, and what is made of them."""
 
-    def __init__(self, pruning: Pruning, seed: int, normaliser: str) -> None:
+    def __init__(self, pruning: Pruning, seed: int, normaliser: Normaliser) -> None:
         self.pruning, self.seed, self.normaliser = pruning, seed, normaliser
         self.study, self.run = pruning.study, pruning.run
         self.dense = pruning.models.dense(seed, normaliser)
@@ -110,14 +121,49 @@ class _Seed:
         if not point.retrained and not drawn and self._repeats:
             return None
         removal = self._removal(point)
-        model, edits = self.dense, [removal.edit]
-        if point.retrained:
-            label = "-".join((point.normaliser, point.role, point.kind, f"{point.tau:g}")).replace(">", "-to-")
-            model = self.pruning.models.trained(label, [*edits, *normaliser_edits(point.normaliser)], self.seed)
+        edits = [removal.edit]
+        model = self._trained(point, removal) if point.retrained else self.dense
         # The digest stands for all that the removal depends on: averages, options and seed.
         name = f"{point.name}/{fingerprint(edits)[:8]}"
         results = self._results(name, model, [] if point.retrained else edits)
         return PruneOutcome(results, removal.facts, removal.window, self._shared and not point.retrained and not drawn)
+
+    def _trained(self, point: PrunePoint, removal: Removal) -> TrainedModel:
+        """The model that is trained with what a point removes."""
+        label = "-".join((point.normaliser, point.role, point.kind, f"{point.tau:g}")).replace(">", "-to-")
+        edits = [removal.edit, *normaliser_edits(point.normaliser)]
+        return self.pruning.models.trained(label, edits, self.seed)
+
+    def heads(self) -> PrunedHeads:
+        """What single heads cost."""
+        bench, study = self.dense.bench, self.study
+        tau = max(study.taus) if study.head_tau is None else study.head_tau
+        removal = self._removal(PrunePoint("ap", tau, normaliser=self.normaliser))
+        assert isinstance(removal.edit, Mask)
+        averaged = replace(averaged_task(self.pruning.bench, study), limit=study.head_examples)
+        evaluated = replace(self.pruning.sets[0].task, limit=study.head_examples)
+        chosen = bench.select().resolve(sites_of(bench))
+        key = f"{self.normaliser}-{self.dense.key}"
+        return prune_heads(bench, self.run, self._mean(False), removal.edit, tau, averaged, evaluated, chosen, key)
+
+    def footprints(self, points: Sequence[PrunePoint]) -> tuple[PointFootprint, ...]:
+        """What the dense model takes, and each kind at its largest tau, trained with it where it is."""
+        found, study = [], self.study
+        largest = {(point.kind, point.retrained): point for point in points if point.role == TOGETHER}
+        for kind in dict.fromkeys(point.kind for point in points if point.role == TOGETHER):
+            point = largest.get((kind, True)) or largest[kind, False]
+            model, edits = self.dense, []
+            if kind != DENSE:
+                removal = self._removal(point)
+                model = self._trained(point, removal) if point.retrained else self.dense
+                edits = [] if point.retrained else [removal.edit]
+            name = f"footprint/{study.cost_examples}/{point.name}/{fingerprint(edits)[:8]}/{model.key}"
+            if self.run.fields(name) is None:
+                cost = measure_footprint(model.bench, edits, study.cost_examples)
+                self.run.store(name, {}, fields=record.dump(cost))
+            cost = record.load(Footprint, self.run.fields(name), f"footprint of {self.run.folder}")
+            found.append(PointFootprint(point, cost))
+        return tuple(found)
 
     @property
     def _shared(self) -> bool:

@@ -13,6 +13,9 @@ from ...core.charts import Axis, Band, Chart, Column, Curve, Drop, Series, Table
 from ...core.checked import Cell
 from ..findings import Findings
 from .comparison import PrunedRow, PrunePoint
+from .footprint import Footprint
+from .headshow import heads_charts, heads_sentences, heads_tables
+from .headwise import PrunedHeads
 from .sets import OWN
 from .study import DENSE, TOGETHER
 from .verdicts import sentences
@@ -27,6 +30,14 @@ NAMES = {
 HOW = {True: "trained with it", False: "not trained with it"}
 
 
+@dataclass(frozen=True)
+class PointFootprint:
+    """What evaluating the model of a point takes."""
+
+    point: PrunePoint
+    cost: Footprint
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PruneFindings(Findings):
     """What the study found.
@@ -35,12 +46,16 @@ class PruneFindings(Findings):
     ----------
     metric : the first metric of the task, which differences are of.
     rows : one for each kind, tau, role and normaliser, without and with training; dense models first.
+    heads : what single heads cost; None where that was not asked.
+    footprints : seconds and peak memory of the models, where they were asked.
     whole : whether everything was done that was asked.
     """
 
     metric: str
     smaller_is_better: bool = False
     rows: tuple[PrunedRow, ...] = ()
+    heads: PrunedHeads | None = None
+    footprints: tuple[PointFootprint, ...] = ()
     whole: bool = True
 
     @property
@@ -80,6 +95,8 @@ class PruneFindings(Findings):
                 kinds = {row.point.kind for row in self.rows if row.point.normaliser != "softmax"} - {DENSE}
                 alike = [row for row in self.rows if row.point.role == TOGETHER and row.point.kind in kinds]
                 found.append(self._table("normalisers", "softmax and entmax", alike, data))
+        found += [self._footprint_table()] if self.footprints else []
+        found += heads_tables(self.heads, f"{self.model} on {self.task}") if self.heads is not None else []
         return [*found, *([self._seeds_table()] if self.rows else [])]
 
     def _table(self, name: str, title: str, rows: Sequence[PrunedRow], data: str) -> Table:
@@ -141,6 +158,26 @@ class PruneFindings(Findings):
         found += [None if row is dense or not before else 100 * (mean - before) / before]
         return found + [self._ahead(row, data)] * shown["AP minus it"]
 
+    def _footprint_table(self) -> Table:
+        """Scores beside seconds and peak memory, as the paper has them for SQuAD."""
+        metrics = list(next(iter(self.rows[0].metrics.values())))
+        columns = [Column("pattern"), Column("tau", "general", 3), Column("removed", "percent", 1)]
+        columns += [*(Column(metric, "number") for metric in metrics), Column("seconds", "number")]
+        columns += [Column("peak MiB", "count"), Column("MiB beside the model", "count")]
+        rows: list[list[Cell]] = []
+        for each in self.footprints:
+            row = next(row for row in self.rows if row.point == each.point)
+            scores = [float(np.mean(row.scores(metric))) for metric in metrics]
+            cost = each.cost
+            rows.append([self._label(row), row.point.tau, row.effective, *scores, cost.seconds, cost.peak, cost.grown])
+        caption = (
+            f"Seconds and peak memory: one pass over {self.footprints[0].cost.examples:,} examples, each model in a "
+            "process of its own, the first seed. Dense: the model's own kernel. A mask alone saves nothing, for every "
+            "score is still computed; savings need a kernel that skips tiles."
+        )
+        title = f"{self.model} on {self.task}: what evaluation takes"
+        return Table("costs", title, columns=columns, rows=rows, caption=caption)
+
     def _label(self, row: PrunedRow) -> str:
         name = NAMES.get(row.point.kind, row.point.kind)
         return f"{name} {'/'.join(row.windows)}" if row.windows else name
@@ -189,6 +226,8 @@ class PruneFindings(Findings):
                     chart = self._curve(data, retrained, by)
                     if chart is not None:
                         yield chart
+        if self.heads is not None:
+            yield from heads_charts(self.heads)
 
     def _curve(self, data: str, retrained: bool, by: str) -> Curve | None:
         """The curves of one data set (the paper's figure): means over seeds, with bands from the worst to the best."""
@@ -233,7 +272,7 @@ class PruneFindings(Findings):
         said = [] if self.whole else ["The study is not finished: these are the results so far."]
         for data in self.sets:
             said += sentences(self.rows, self.metric, self.smaller_is_better, data)
-        return said
+        return said + (heads_sentences(self.heads) if self.heads is not None else [])
 
     def data(self) -> dict[str, Any]:
         """The numbers as JSON values."""
@@ -242,6 +281,8 @@ class PruneFindings(Findings):
             "smaller_is_better": self.smaller_is_better,
             "whole": self.whole,
             "rows": record.dump(self.rows),
+            "heads": record.dump(self.heads),
+            "footprints": record.dump(self.footprints),
         }
 
 

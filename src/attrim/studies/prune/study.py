@@ -95,6 +95,13 @@ class Prune(Recipe, Study):
     """Rank cells as one of the released programs does."""
     window_first: tuple[int, ...] = (1, 2, 3, 4)
     """How many first tokens a window may keep; the number that makes it most nearly as sparse as ap is taken."""
+    head_examples: int = 32
+    """Prune one head at a time and see how the loss of so many examples rises, by the dense model of the first seed;
+    0 leaves it out."""
+    head_tau: float | None = None
+    """The tau that single heads are pruned with (default: the largest)."""
+    cost_examples: int = 0
+    """Measure seconds and peak memory of evaluating so many examples, each model in a process of its own."""
     evaluate_every: int | None = None
     """Evaluate after every so many steps of training (default: once at the end)."""
     keep_best: bool = False
@@ -115,7 +122,7 @@ class Prune(Recipe, Study):
             if not given or len({*given}) < len(given):
                 flag = name.replace("_", "-")
                 raise ParameterError(f"--{flag} needs at least one entry, each of them once, not {list(given)}.")
-        for tau in (*self.taus, *self.retrain_taus):
+        for tau in (*self.taus, *self.retrain_taus, *(() if self.head_tau is None else (self.head_tau,))):
             if not (math.isfinite(tau) and 0 <= tau <= 1):
                 raise ParameterError(f"A tau is a share of the cells from 0 to 1, not {tau}.")
         unknown = [tau for tau in self.retrain_taus if tau not in self.taus]
@@ -139,7 +146,8 @@ class Prune(Recipe, Study):
                 raise ParameterError("A model must be trained with entmax; choose another --retrain than never.")
         if self.dense and "entmax" in self.normaliser:
             raise ParameterError("--dense is of models with softmax; leave it out to train dense models with entmax.")
-        for name, least in (("average_examples", 1), ("keep_row", 0), ("evaluate_every", 1)):
+        least_of = {"average_examples": 1, "keep_row": 0, "evaluate_every": 1, "head_examples": 0, "cost_examples": 0}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ParameterError(f"--{name.replace('_', '-')} must be at least {least}, not {value}.")
