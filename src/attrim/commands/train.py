@@ -87,7 +87,7 @@ class Train(Command, FinetuningBench, Recipe):
         from ..edits.saving import fingerprint
 
         return {
-            "recipe": {name: value for name, value in vars(recipe).items() if name != "checkpoint_every"},
+            "recipe": recipe.described(),
             "evaluate_every": self.evaluate_every,
             "keep_best": self.keep_best,
             "edits": fingerprint(edits),

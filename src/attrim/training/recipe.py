@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from tyro.conf import UseAppendAction
 
 from ..errors import ParameterError
+
+LATER = ("betas", "label_smoothing")
+"""Fields that older runs do not have: their configurations stay the same while these have their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,15 @@ class Recipe:
             raise ParameterError(f"The schedule must be constant, linear or cosine, not {self.schedule!r}.")
         if self.dtype not in ("float32", "bfloat16"):
             raise ParameterError(f"Training computes in float32 or bfloat16, not {self.dtype}; choose one of them.")
+
+    def described(self) -> dict[str, Any]:
+        """The fields that results depend on, for the configuration of a run."""
+        defaults = {item.name: item.default for item in fields(type(self))}
+        return {
+            name: value
+            for name, value in ((name, getattr(self, name)) for name in defaults)
+            if name != "checkpoint_every" and (name not in LATER or value != defaults[name])
+        }
 
     def own_rates(self) -> dict[str, float]:
         """The highest learning rates of :attr:`own_rate`, by name or pattern."""

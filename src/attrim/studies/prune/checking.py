@@ -68,8 +68,8 @@ def longest_text(bench: TrainingBench, task: Task) -> int:
     sizes = [
         tensor.shape[1]
         for batch in task.batches(bench.loaded_tokenizer, longest)
-        for name, tensor in batch.inputs.items()
-        if name in ("input_ids", "decoder_input_ids")
+        for name, tensor in {**batch.inputs, **batch.targets}.items()
+        if name in ("input_ids", "labels") and tensor.ndim == 2
     ]
     if not sizes:
         raise DataError(f"The task {task.registered_name} has no texts, so averages cannot be compared with them.")

@@ -82,9 +82,7 @@ class Retraining:
             "name": name,
             "seed": seed,
             "edits": fingerprint(edits),
-            "recipe": {
-                key: value for key, value in record.dump(study.recipe(seed)).items() if key != "checkpoint_every"
-            },
+            "recipe": record.dump(study.recipe(seed).described()),
         }
         with Run.open(run.folder / FOLDER, identity, name=f"{name}-seed-{seed}") as own:
             model = None if own.finished else self.initial(seed)

@@ -28,8 +28,6 @@ Kind = Literal["ap", "random", "random-mass", "window", "out-of-domain"]
 Normaliser = Literal["softmax", "entmax"]
 DENSE = "dense"
 TOGETHER = "together"
-# Of the recipe, what does not change any result, or has results of its own.
-_FREE = ("seed", "checkpoint_every")
 
 
 @register("prune")
@@ -168,10 +166,10 @@ class Prune(Recipe, Study):
         """How models are trained; everything else only says what to try, under names of its own."""
         if self.retrain == "never":
             return {"trained": False}
-        recipe = record.dump(self.recipe(self.seed))
+        recipe = record.dump(self.recipe(self.seed).described())
         return {
             "trained": True,
-            "recipe": {name: value for name, value in recipe.items() if name not in _FREE},
+            "recipe": {name: value for name, value in recipe.items() if name != "seed"},  # results have names with it
             "initial": self.initial,
             "evaluate_every": self.evaluate_every,
             "keep_best": self.keep_best,
