@@ -110,8 +110,9 @@ class PruneFindings(Findings):
         names = ("normaliser", "role")
         columns = [Column(each) for each in names if shown[each]] + [Column("pattern")]
         columns += [Column("trained")] * shown["trained"]
-        columns += [Column("tau", "general", 3), Column("removed", "percent", 1), Column("mass kept", "percent", 1)]
-        columns += [Column(self.metric, "number"), Column("seeds"), Column("minus dense"), Column("%", "number", 1)]
+        columns += [Column("tau", "general", 3), Column("removed", "percent", 1), Column("zeros", "percent", 1)]
+        columns += [Column("mass", "percent", 1), Column(self.metric, "number"), Column("seeds")]
+        columns += [Column("minus dense"), Column("%", "number", 1)]
         columns += [Column("AP minus it")] * shown["AP minus it"]
         cells: list[list[Cell]] = []
         sections: list[int] = []
@@ -130,8 +131,9 @@ class PruneFindings(Findings):
         where = "" if own else f", evaluated on {data}"
         caption = (
             f"Mean {self.metric} over seeds{', smaller is better' * self.smaller_is_better}, and its range. Removed: "
-            "of the cells that texts have. Mass kept: of the average attention. %: of the dense score. Differences: "
-            "mean over seeds, with 95 % paired bootstrap interval over examples."
+            "of the cells that texts have. Zeros: of the attention weights of the held-out texts. Mass: of the average "
+            "attention that is kept. %: of the dense score. Differences: mean over seeds, with 95 % paired bootstrap "
+            "interval over examples."
             + " Window 5+1: 5 tokens on either side, its own among them, and the first one."
             * any(row.windows for row in rows)
         )
@@ -152,7 +154,7 @@ class PruneFindings(Findings):
         found += ["" if is_dense else point.role] * shown["role"]
         found += [self._label(row)]
         found += ["" if is_dense else "yes" if point.retrained else "no"] * shown["trained"]
-        found += [point.tau, row.effective, row.kept_mass, mean]
+        found += [point.tau, row.effective, None if is_dense else float(np.mean(row.zeros)), row.kept_mass, mean]
         found += [f"{min(scores):.2f} to {max(scores):.2f}" if len(scores) > 1 else "1"]
         found += [str(row.change[data]) if data in row.change else ""]
         found += [None if row is dense or not before else 100 * (mean - before) / before]
