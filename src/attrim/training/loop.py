@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..core import record
-from ..core.modes import in_mode
+from ..core.modes import in_mode, own_memory, remembers
 from ..core.processor import prepare_half_precision
 from ..core.progress import track
 from ..errors import ArtefactError, DataError, ParameterError, SelectionError
@@ -107,8 +107,18 @@ class Loop:
 
     def run(self) -> None:
         """Train to the end, from the newest checkpoint if there is one."""
-        with own_randomness(), frozen(self.model, self.recipe.freeze), in_mode(self.model, training=True):
+        with (
+            own_randomness(),
+            frozen(self.model, self.recipe.freeze),
+            in_mode(self.model, training=True),
+            own_memory(self.model),
+        ):
             if self._accelerator.num_processes > 1:
+                if remembers(self.model):
+                    raise ParameterError(
+                        f"A {type(self.model).__name__} remembers the batch before, so several processes cannot share "
+                        "the batches; train it in one."
+                    )
                 self.model.to(self._accelerator.device)  # each process has a device of its own
             model: nn.Module
             model, self._optimizer = self._accelerator.prepare(self.model, self._adam())
