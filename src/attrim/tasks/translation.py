@@ -165,16 +165,16 @@ class ParallelText(HubData):
         """With labels, the decoder reads the true translation; its mask tells attention which tokens are padding."""
         if "labels" not in inputs or "decoder_input_ids" in inputs:
             return super().arguments(inputs, model)
-        labels = inputs["labels"]
+        labels, config = inputs["labels"], getattr(model, "config", None)
         shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        if shift is None:
-            raise DataError(f"{type(model).__name__} does not say what its decoder reads; use Marian, T5 or BART.")
+        if shift is not None:
+            tokens = shift(labels=labels)
+        else:  # a model without the head that writes
+            start = torch.full_like(labels[:, :1], getattr(config, "decoder_start_token_id", None) or 0)
+            tokens = torch.cat([start, labels[:, :-1]], 1)
+            tokens = tokens.masked_fill(tokens == IGNORED, getattr(config, "pad_token_id", None) or 0)
         # The decoder reads one token behind its answer, so its input is real where its answer is.
-        return {
-            **inputs,
-            "decoder_input_ids": shift(labels=labels),
-            "decoder_attention_mask": (labels != IGNORED).long(),
-        }
+        return {**inputs, "decoder_input_ids": tokens, "decoder_attention_mask": (labels != IGNORED).long()}
 
     def feed(self, model: nn.Module, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
         """Yield batches in which the decoder reads the true translation (for ``measure``)."""

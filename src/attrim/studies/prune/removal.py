@@ -78,6 +78,8 @@ def given_averages(sources: Sequence[str]) -> Mean:
                     f"Two of the averages that are given, the second in {source}, are of site {name!r}."
                 )
             whole.records[name] = record
+    if not whole.records:
+        raise ArtefactError(f"The averages in {', '.join(sources)} are empty: nothing was measured; measure again.")
     return whole
 
 

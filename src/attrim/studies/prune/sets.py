@@ -44,12 +44,11 @@ def data_sets(bench: TrainingBench, study: Prune) -> list[DataSet]:
         name, equals, place = entry.partition("=")
         if not equals or "/" in name:  # a path alone
             name, place = Path(entry).stem, entry
+        if name in (OWN, *names):
+            raise ParameterError(f"Data to evaluate on needs names of its own, not {name!r}; give NAME=PATH.")
         names.append(name)
-        changes: dict[str, Any] = {"data": place, **_options(bench, study, names[-1])}
-        found.append(_named(names[-1], bench.validation_task(**changes)))
-    wrong = [name for name in names if name == OWN or names.count(name) > 1]
-    if wrong:
-        raise ParameterError(f"Data to evaluate on needs names of its own, not {wrong[0]!r}; give NAME=PATH.")
+        task = bench.validation_task(data=place, **_options(bench, study, name))
+        found.append(DataSet(name, task, f"{name}-{task_key(task)}"))
     for entry in study.evaluate_option:
         owner = _owner(entry)
         if (owner and owner not in names) or not names:
@@ -73,10 +72,6 @@ def task_key(task: Task) -> str:
     """A short name for the examples of a task and how they are read."""
     text = json.dumps([record.dump(task.options()), task.fingerprint()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _named(name: str, task: Task) -> DataSet:
-    return DataSet(name, task, f"{name}-{task_key(task)}")
 
 
 def _owner(entry: str) -> str:

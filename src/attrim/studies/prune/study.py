@@ -106,7 +106,7 @@ class Prune(Recipe, Study):
     """Keep the weights with the best evaluation instead of the last ones."""
     seed: int = 123
     """Chooses the examples."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number type of the computation; the weights are trained in float32 either way."""
 
     def __post_init__(self) -> None:
