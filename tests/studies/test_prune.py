@@ -291,7 +291,7 @@ def test_drawn_weights_depend_on_the_seed_alone(glue: Path) -> None:
     from attrim.studies.prune.retraining import Retraining
 
     drawn = Retraining(bench(glue), study(initial="drawn"))
-    first, again, other = (drawn.initial(seed).state_dict() for seed in (0, 0, 1))
+    first, again, other = (drawn.initial(seed).state_dict() for seed in (5, 5, 6))
     given = Retraining(bench(glue), study()).initial(0).state_dict()
     queries = [name for name in first if name.endswith("query.weight")]
     assert queries

@@ -39,7 +39,7 @@ class DataSet:
 def data_sets(bench: TrainingBench, study: Prune) -> list[DataSet]:
     """The held-out data, and the further sets of ``evaluate_data``."""
     found = [DataSet(OWN, bench.validation_task(), OWN)]
-    names = []
+    names: list[str] = []
     for entry in study.evaluate_data:
         name, equals, place = entry.partition("=")
         if not equals or "/" in name:  # a path alone
