@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core import record
-from ...core.charts import Axis, Band, Chart, Column, Curve, Drop, Series, Table, file_name
+from ...core.charts import Axis, Band, Chart, Column, Curve, Drop, Reference, Series, Table, file_name
 from ...core.checked import Cell
 from ..findings import Findings
 from .comparison import PrunedRow, PrunePoint
@@ -27,6 +27,8 @@ NAMES = {
     "window": "window",
     "out-of-domain": "AP, other data",
 }
+CLOSE = 0.01
+"""How far what is removed may be from tau to be called the same."""
 HOW = {True: "trained with it", False: "not trained with it"}
 
 
@@ -224,48 +226,61 @@ class PruneFindings(Findings):
     def _charts(self) -> Iterator[Chart]:
         for data in self.sets:
             for retrained in (True, False):
-                for by in ("tau", "removed"):
-                    chart = self._curve(data, retrained, by)
-                    if chart is not None:
-                        yield chart
+                own = [
+                    row
+                    for row in self.rows
+                    if row.point.retrained == retrained and row.point.kind != DENSE and row.point.role == TOGETHER
+                ]
+                if own:
+                    yield self._curve(own, data)
+                    yield self._curve(own, data, relative=True)
+                    if any(abs((row.effective or 0.0) - row.point.tau) > CLOSE for row in own):
+                        yield self._curve(own, data, by_tau=False)
         if self.heads is not None:
             yield from heads_charts(self.heads)
 
-    def _curve(self, data: str, retrained: bool, by: str) -> Curve | None:
-        """The curves of one data set (the paper's figure): means over seeds, with bands from the worst to the best."""
-        own = [
-            row
-            for row in self.rows
-            if row.point.retrained == retrained and row.point.kind != DENSE and row.point.role == TOGETHER
-        ]
-        exact = all(abs((row.effective or 0.0) - row.point.tau) < 0.01 for row in own)
-        if not own or (by == "removed" and exact):  # the same picture again
-            return None
+    def _curve(self, own: Sequence[PrunedRow], data: str, by_tau: bool = True, relative: bool = False) -> Curve:
+        """The curves of one data set (the paper's figure): means over seeds, with bands from the worst to the best.
+
+        Parameters
+        ----------
+        by_tau : against the nominal share of cells, or against that which is really removed.
+        relative : to the dense model of the same seed, in per cent.
+        """
         several = len({row.point.normaliser for row in own}) > 1
         series = []
         for normaliser, kind in dict.fromkeys((row.point.normaliser, row.point.kind) for row in own):
-            rows = [self.dense(normaliser)]
-            rows += [row for row in own if (row.point.normaliser, row.point.kind) == (normaliser, kind)]
-            values = [row.scores(self.metric, data) for row in rows]
+            dense = self.dense(normaliser)
+            rows = [dense, *(row for row in own if (row.point.normaliser, row.point.kind) == (normaliser, kind))]
+            values = [self._relative(row, dense, data) if relative else row.scores(self.metric, data) for row in rows]
             label = NAMES[kind] + (f", {normaliser}" if several else "")
-            places = [100 * (row.point.tau if by == "tau" else row.effective or 0.0) for row in rows]
+            places = [100 * (row.point.tau if by_tau else row.effective or 0.0) for row in rows]
             bands = [Band([min(each) for each in values], [max(each) for each in values])]
             series.append(Series(label, places, [float(np.mean(each)) for each in values], bands=bands))
         baseline = float(np.mean(self.dense(own[0].point.normaliser).scores(self.metric, data)))
-        where = "" if data == OWN else f", on {data}"
+        retrained = own[0].point.retrained
+        parts = ["trained" if retrained else "pruned", "" if by_tau else "against-removed", "change" * relative]
+        rise = "relative rise (%)" if self.smaller_is_better else "relative drop (%)"
         return Curve(
-            file_name(
-                "trained" if retrained else "pruned",
-                *(["against-removed"] if by == "removed" else []),
-                *([] if data == OWN else [data]),
-            ),
-            f"{HOW[retrained]}{where}",
+            file_name(*parts, "" if data == OWN else data),
+            f"{HOW[retrained]}{'' if data == OWN else f', on {data}'}",
             series=series,
-            x=Axis("tau (%)" if by == "tau" else "removed cells (%)", low=-2.0, high=102.0),
-            y=Axis(self.metric),
-            right=Drop(baseline, rise=self.smaller_is_better) if baseline else None,
+            x=Axis("tau (%)" if by_tau else "removed cells (%)", low=-2.0, high=102.0),
+            y=Axis(f"{self.metric}, change from dense (%)" if relative else self.metric),
+            right=Drop(baseline, self.smaller_is_better, rise) if baseline and not relative else None,
+            references=[Reference(0.0)] if relative else [],
             apart=0.5,
         )
+
+    def _relative(self, row: PrunedRow, dense: PrunedRow, data: str) -> list[float]:
+        """The change of the score from the dense model of the same seed, in per cent; 0 where that is 0."""
+        before = dict(zip(dense.seeds, dense.scores(self.metric, data), strict=True))
+        first = next(iter(before.values()))
+        pairs = [
+            (score, before.get(seed, first))
+            for seed, score in zip(row.seeds, row.scores(self.metric, data), strict=True)
+        ]
+        return [100 * (score - other) / other if other else 0.0 for score, other in pairs]
 
     def sentences(self) -> Sequence[str]:
         """Whether the pattern is as good as the dense model, and better than others that are as sparse."""

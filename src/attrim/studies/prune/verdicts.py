@@ -73,4 +73,7 @@ def _verdict(row: PrunedRow, other: PrunedRow, metric: str, sign: float, data: s
     if not (sure and (beyond or single)):
         word = "does not differ clearly from"
     spreads = "one seed, so no spread" if single else f"spread of the seeds {spread:.2f}"
+    if row.seeds == other.seeds and not single:
+        won = sum(sign * (our - their) > 0 for our, their in zip(ours, theirs, strict=True))
+        spreads += f", better with {won} of {len(ours)}"
     return f"{word} {name}: {ahead} ({spreads})"
