@@ -446,6 +446,7 @@ def test_pooled_metrics_are_means_over_seeds() -> None:
         ({"average_examples": 0}, "--average-examples must be at least 1"),
         ({"select_layers": (9,)}, "layers=9"),
         ({"learning_rate": -1.0}, "learning rate"),
+        ({"train_option": ("split=validation",)}, "nothing would be held out"),
     ],
 )
 def test_refused_before_anything_is_trained(glue: Path, monkeypatch: pytest.MonkeyPatch, fields, text) -> None:

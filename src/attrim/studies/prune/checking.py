@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...baking.model import BakedModel
 from ...core.site import Site
 from ...errors import ArtefactError, DataError, ParameterError
 from ...evaluation import Prepared, check_evaluable
@@ -22,9 +23,17 @@ def check(bench: TrainingBench, study: Prune) -> None:
     bench.select().resolve(sites)
     roles_of(study.roles, sites)
     roles_of(study.entmax_roles, sites)
+    if study.retrain != "never" and isinstance(bench.loaded_model, BakedModel):
+        raise ParameterError(f"{bench.name} carries edits already; begin with the model that it was baked from.")
     for data in data_sets(bench, study):
         check_evaluable(data.task)
         next(iter(data.task.examples()))
+    _check_held_out(bench)
+    labelled = type(bench.loaded_task).train_labels is not Task.train_labels
+    if study.head_examples and not labelled and type(bench.loaded_task).train_batches is Task.train_batches:
+        raise ParameterError(
+            f"The task {bench.task_name} has no loss that single heads could be compared by; give --head-examples 0."
+        )
     for folder in study.dense:
         if not (folder / "config.json").is_file():
             raise ArtefactError(f"There is no dense model in {folder}; give a folder that 'attrim train' wrote.")
@@ -38,6 +47,18 @@ def check(bench: TrainingBench, study: Prune) -> None:
         tasks = [bench.training_task(), *(data.task for data in data_sets(bench, study))]
         longest = max(longest_text(bench, task) for task in tasks)
         check_averages(given_averages(study.averages), sites, bench.select(), longest, study.unseen)
+
+
+def _check_held_out(bench: TrainingBench) -> None:
+    """Refuse training data that is evaluated on, which a task without splits takes where no other is given."""
+    training, validation = (
+        {**task.options(), "limit": None} for task in (bench.training_task(), bench.validation_task())
+    )
+    if training == validation:
+        raise ParameterError(
+            "The training data is the data that is evaluated on, so nothing would be held out; give other training "
+            "data as --train-option data=FILE (or another option of the task)."
+        )
 
 
 def sites_of(bench: TrainingBench) -> list[Site]:

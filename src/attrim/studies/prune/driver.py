@@ -81,7 +81,7 @@ class Pruning:
                                 self.found(complete=False).save(self.run)  # to look at while the rest is trained
                         bar.advance()
         one = _Seed(self, self.study.seeds[0], self.study.normaliser[0])
-        self.heads = one.heads() if self.study.head_examples else None
+        self.heads = one.heads() if self.study.head_examples and max(self.study.taus) > 0 else None
         self.footprints = one.footprints(plan[one.normaliser]) if self.study.cost_examples else ()
         return self.found(complete=True)
 

@@ -200,7 +200,7 @@ class PruneFindings(Findings):
         columns += [Column("tau", "general", 3), Column("seed", "count"), Column("removed", "percent", 2)]
         columns += [Column("tiles removed", "percent", 2), Column("mass kept", "percent", 2)]
         columns += [Column("empty rows", "percent", 2), *(Column(metric, "number", 3) for metric in metrics)]
-        columns += [Column("zeros", "percent", 2), Column("seconds", "number", 2)]
+        columns += [Column("zeros", "percent", 2)]
         rows: list[list[Cell]] = []
         for data in self.sets:
             for row in self.rows:
@@ -211,11 +211,11 @@ class PruneFindings(Findings):
                     if facts is not None:
                         empty = facts.empty_rows / max(facts.rows, 1)
                         sparse = [facts.effective, facts.tile_sparsity, facts.kept_mass, empty]
-                    costs: list[Cell] = [row.zeros[place], row.seconds[place]] if data == OWN else [None, None]
+                    zeros = row.zeros[place] if data == OWN else None
                     trained = "yes" if point.retrained else "no"
                     about: list[Cell] = [data, point.normaliser, point.role, self._label(row), trained, point.tau, seed]
                     values = (row.metrics[data][metric][place] for metric in metrics)
-                    rows.append([*about, *sparse, *values, *costs])
+                    rows.append([*about, *sparse, *values, zeros])
         title = f"{self.model} on {self.task}: every seed"
         return Table("seeds", title, columns=columns, rows=rows, detail=True)
 
@@ -266,7 +266,7 @@ class PruneFindings(Findings):
             f"{HOW[retrained]}{'' if data == OWN else f', on {data}'}",
             series=series,
             x=Axis("tau (%)" if by_tau else "removed cells (%)", low=-2.0, high=102.0),
-            y=Axis(f"{self.metric}, change from dense (%)" if relative else self.metric),
+            y=Axis(f"change of {self.metric} (%)" if relative else self.metric),
             right=Drop(baseline, self.smaller_is_better, rise) if baseline and not relative else None,
             references=[Reference(0.0)] if relative else [],
             apart=0.5,
