@@ -52,7 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(data: Path) -> dict[str, list[str]]:
-    """The five commands, each small, all but their --output."""
+    """The commands, each small, all but their --output."""
     asked = ["--task", "retrieval", "--data", str(data / "squad.json"), "--option", "paragraphs=6", "--limit", "8"]
     rated = ["--task", "glue/sst2", "--data", str(data), "--limit", "16"]
     edits = [word for bar in ("0.02", "0.05", "0.1") for word in ("--edit", f"threshold:{bar}")]
@@ -72,10 +72,12 @@ def commands(data: Path) -> dict[str, list[str]]:
         "1",
     ]
     steps = ["--steps", "8", "--checkpoint-every", "2", "--batch-size", "4", "--evaluate-every", "4"]
+    pruned = ["--taus", "0.8", "--kinds", "ap", "window", "--seeds", "0", "--head-examples", "4", "--formats", "png"]
     return {
         "evaluate": ["evaluate", "tiny-bert", *asked, *edits],
         "sparsity": ["sparsity", "tiny-bert", *asked, *study, "--formats", "png"],
         "constant": ["constant", "tiny-bert", *rated, *probes],
+        "prune": ["prune", "tiny-bert", *rated, *steps, *pruned, "--max-length", "24"],
         "train": ["train", "tiny-bert", *rated, *steps, "--max-length", "24"],
         "bake": ["bake", "tiny-bert", "--edit", "gate:0,heads=0/1+1/2", "--rounds", "0"],
     }

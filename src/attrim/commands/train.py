@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import ParameterError
-from ..studies.bench import TrainingBench
+from ..studies.bench import FinetuningBench
 from ..training.recipe import Recipe
 from .base import Chain, Command, Outcome, register
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @register("train")
 @dataclass(frozen=True, kw_only=True)
-class Train(Command, TrainingBench, Recipe):
+class Train(Command, FinetuningBench, Recipe):
     """Fine-tune a model on a task; a run that was killed goes on, and ends with the same weights."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -56,8 +56,6 @@ class Train(Command, TrainingBench, Recipe):
         training, validation = self.training_task(), self.validation_task()
         model, tokenizer = self.loaded_model, self.loaded_tokenizer
         self.check_stats(self.edit)
-        if getattr(model.config, "pad_token_id", None) is None and hasattr(tokenizer, "pad_token_id"):
-            model.config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
         with self.begin("train", self._identity(recipe, edits)) as bench:
             found = finetune(
                 model,
@@ -92,24 +90,12 @@ class Train(Command, TrainingBench, Recipe):
         if self.save is not None and self.save.exists() and not (self.save / "config.json").exists():
             raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
 
-    def load_model(self, **options: Any) -> Any:
-        """Load the model with the head that it has for this task, or with a new one that the seed fixes."""
-        from ..training.finetuning import name_labels
-        from ..training.loop import own_randomness, seed_everything
-
-        with own_randomness():
-            seed_everything(self.seed, "head")
-            # The recipe's number type is that of the computation.
-            model = super().load_model(**{"dtype": "float32", "new_head": True, **options})
-        name_labels(model, getattr(self.loaded_task, "labels", ()))
-        return model
-
     def _identity(self, recipe: Recipe, edits: Sequence[Edit]) -> dict[str, Any]:
         """What the trained weights, and which of them are kept, depend on beside the bench."""
         from ..edits.saving import fingerprint
 
         return {
-            "recipe": {name: value for name, value in vars(recipe).items() if name != "checkpoint_every"},
+            "recipe": recipe.described(),
             "evaluate_every": self.evaluate_every,
             "keep_best": self.keep_best,
             "edits": fingerprint(edits),

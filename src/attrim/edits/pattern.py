@@ -34,6 +34,7 @@ from .ranking import (
     surplus,
     tiles_of,
 )
+from .window import Window, outside_window
 
 Scope = Literal["model", "layer", "head", "row"]
 Choose = Literal["weakest", "random", "random-mass"]
@@ -347,3 +348,17 @@ def matching_window(pattern: SparsePattern, first: int = 0) -> int:
     reach = max(map(len, kept))
     sums = torch.stack([functional.pad(each, (0, reach - len(each))) for each in kept]).sum(0).cumsum(0)
     return int((sums - (total.cells - total.removed)).abs().argmin()) + 1
+
+
+def window_facts(pattern: SparsePattern, window: Window) -> PatternFacts:
+    """How sparse a window is on the cells that the averages of a pattern have."""
+    return functools.reduce(
+        PatternFacts.__add__,
+        (grid.facts(_outside(grid.known, window), None, pattern.tile or TILE) for grid in pattern._grids().values()),
+    )
+
+
+def _outside(known: Tensor, window: Window) -> Tensor:
+    """Bool ``[H, N, M]``: the cells of averages that a window removes."""
+    queries, keys = (torch.arange(size)[None] for size in known.shape[1:])
+    return outside_window(queries, keys, window.size, window.first)[0].expand(known.shape)

@@ -400,3 +400,20 @@ class TrainingBench(Bench):
             "validation": self._options(validation),
             "validation_data": validation.fingerprint(),
         }
+
+
+@dataclass(frozen=True)
+class FinetuningBench(TrainingBench):
+    """A training bench whose model gets a new head where it has none for the task."""
+
+    def load_model(self, **options: Any) -> Any:
+        """Load the model with the head that it has for this task, or with a new one that the seed fixes."""
+        from ..training.finetuning import make_trainable
+        from ..training.loop import own_randomness, seed_everything
+
+        with own_randomness():
+            seed_everything(self.seed, "head")
+            # The number type of a recipe is that of the computation.
+            model = super().load_model(**{"dtype": "float32", "new_head": True, **options})
+        make_trainable(model, self.loaded_task, self.loaded_tokenizer)
+        return model

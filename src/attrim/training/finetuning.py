@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from accelerate.tracking import GeneralTracker
 from torch import Tensor, nn
 
 from ..attention.context import edit
+from ..baking import bake
+from ..baking.model import BakedModel
 from ..core.site import Select
 from ..edits.base import Edit
-from ..errors import ArtefactError
+from ..errors import ArtefactError, ParameterError
 from ..models.loading import check_fit, quiet
 from ..runs.files import remove_folder, replace_folder, storage
 from ..runs.result import Result
@@ -65,7 +67,8 @@ def finetune(
     ----------
     model : with the head that the task needs (``task.load_model(name, new_head=True)``).
     training, validation : the same task with its training and its validation data.
-    edits, select : switched on during training and evaluation; the saved weights do not hold them.
+    edits, select : switched on during training and evaluation. Masks, windows and functions in the place of softmax
+        are carried by the saved model (:func:`attrim.bake`); its weights do not hold other edits.
     evaluate_every : steps between evaluations; None evaluates once at the end.
     keep_best : save the weights with the best evaluation, not the last ones.
     callbacks : further ones, called before the loop's own record and evaluation.
@@ -73,6 +76,11 @@ def finetune(
     """
     check_fit(model, tokenizer)
     training.check(model)
+    if edits and isinstance(model, BakedModel):
+        raise ParameterError(
+            "The model carries edits already, and can carry no others; train it as it is, or begin with the model that "
+            "it was baked from."
+        )
     folder, checkpoints = run.folder / "model", run.folder / "checkpoints"
     epochs: Epochs = lambda epoch: training.train_batches(tokenizer, model, seed=recipe.seed, epoch=epoch)
     if not run.finished:
@@ -87,15 +95,14 @@ def finetune(
             folder=checkpoints,
             progress=progress,
         )
-        context = (
-            edit(model, *edits, select=select, example=_example(model, training, epochs)) if edits else nullcontext()
-        )
+        example = _example(model, training, epochs) if edits else None
+        context = edit(model, *edits, select=select, example=example) if edits else nullcontext()
         with tracking(tracker if loop.is_main else None, run, vars(recipe)) as record.tracker, context:
             validate.tracker = record.tracker
             loop.run()
         loop.restore_pinned()
         if loop.is_main:
-            save_model(model, tokenizer, folder)
+            save_model(_carrying(model, edits, select, example), tokenizer, folder)
             run.store("model", {"step": loop.pinned or loop.done})
             run.finish()
             remove_folder(checkpoints)  # several times the model's size, and of no more use
@@ -109,6 +116,15 @@ def finetune(
     return Finetuned(folder, int(step), validations(run))
 
 
+def _carrying(model: Any, edits: Sequence[Edit], select: Select | None, example: Any) -> Any:
+    """The model with the edits that it was trained with, where a model can carry all of them; otherwise as it is."""
+    if not edits or not all(edit.carried for edit in edits):
+        return model
+    everything = Select()
+    own = [replace(edit, select=select) if select and edit.select == everything else edit for edit in edits]
+    return bake(model, *own, example=example)
+
+
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write model and tokenizer for stock ``transformers``; a folder that is there is replaced as a whole."""
 
@@ -118,6 +134,14 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
     with storage(folder), quiet():
         replace_folder(folder, write)
+
+
+def make_trainable(model: nn.Module, task: Task, tokenizer: Any) -> None:
+    """Name the classes and the padding token of a model in its configuration, where it does not name them itself."""
+    name_labels(model, getattr(task, "labels", ()))
+    config: Any = model.config
+    if getattr(config, "pad_token_id", None) is None and hasattr(tokenizer, "pad_token_id"):
+        config.pad_token_id = tokenizer.pad_token_id  # models that read the last token look for the padding
 
 
 def name_labels(model: nn.Module, labels: Sequence[str]) -> None:

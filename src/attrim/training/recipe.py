@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
 from tyro.conf import UseAppendAction
 
 from ..errors import ParameterError
 
+LATER = ("betas", "label_smoothing")
+"""Fields that older runs do not have: their configurations stay the same while these have their defaults."""
 Schedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
 """How the learning rate goes on after the warm-up."""
 _BETAS = ("first beta", "second beta")
@@ -84,6 +86,15 @@ class Recipe:
         ):
             if chosen not in known:
                 raise ParameterError(f"The {name} must be one of {', '.join(known)}, not {chosen!r}.")
+
+    def described(self) -> dict[str, Any]:
+        """The fields that results depend on, for the configuration of a run."""
+        defaults = {item.name: item.default for item in fields(type(self))}
+        return {
+            name: value
+            for name, value in ((name, getattr(self, name)) for name in defaults)
+            if name != "checkpoint_every" and (name not in LATER or value != defaults[name])
+        }
 
     def own_rates(self) -> dict[str, float]:
         """The highest learning rates of :attr:`own_rate`, by name or pattern."""
