@@ -174,3 +174,29 @@ def test_classes_of_images_by_their_names(photos: Path, tmp_path: Path, capsys: 
     assert "texts" not in first
     assert first["grid"] == second["grid"] == [2, 2]
     assert (first["width"], first["height"]) == (16, 16)  # the middle, which is what the model sees
+
+
+@pytest.mark.parametrize(
+    ("size", "crop", "seen"),
+    [
+        ({"shortest_edge": 8}, {"height": 4, "width": 4}, (8, 8)),
+        ({"height": 16, "width": 16}, {"height": 8, "width": 8}, (12, 8)),
+        ({"shortest_edge": 8}, {"height": 99, "width": 99}, (24, 16)),
+    ],
+    ids=["smaller than the shorter side", "of a squeezed image", "larger than the image"],
+)
+def test_an_image_is_shown_as_far_as_the_model_sees_it(
+    size: dict[str, int], crop: dict[str, int], seen: tuple[int, int],
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A classifier on CLIP's vision tower, which reads the mean of the patches."""
+    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+    vision = {**SMALL, "image_size": crop["height"], "patch_size": crop["height"] // 2}
+    config = transformers.CLIPConfig(vision_config=vision, text_config=SMALL, projection_dim=8, **names)
+    transformers.CLIPForImageClassification(config).save_pretrained(tmp_path / "clip")
+    transformers.CLIPImageProcessor(size=size, crop_size=crop).save_pretrained(tmp_path / "clip")
+    words = ["explain", str(tmp_path / "clip"), "--task", "images", "--data", str(photos)]
+    assert main([*words, "--examples", "0", "--json", "--output", str(tmp_path / "out"), "--formats", "png"]) == 0
+    (example,) = json.loads(capsys.readouterr().out)["examples"]
+    assert (example["width"], example["height"]) == seen
+    assert example["grid"] == [2, 2]
