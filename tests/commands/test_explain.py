@@ -152,6 +152,22 @@ def test_patches_of_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "out" / "example-1.png").is_file()
 
 
+@pytest.mark.parametrize(("model", "kind"), [("shapes-lxmert-trained", "regions"), ("vit", "patches")])
+def test_what_is_relevant_in_an_image_is_listed_without_a_folder_to_draw_to(
+    model: str, kind: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--task", "shapes"]
+    if model == "vit":
+        names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+        config = transformers.ViTConfig(**SMALL, image_size=8, patch_size=4, **names)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+        model, words = str(tmp_path / "vit"), ["--task", "images", "--data", str(photos)]
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["explain", model, *words, "--levels", "0", "--limit", "2"]) == 0
+    assert f"{kind} with the most relevance: " in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_classes_of_images_by_their_names(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CLIP: every class is a text, and the image's tower is explained."""
     tokenizer = tiny_tokenizer()

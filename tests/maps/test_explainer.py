@@ -513,3 +513,14 @@ def test_a_classifier_on_clip_reads_the_mean_of_the_patches() -> None:
     expected = (matrix - torch.eye(10))[1:].mean(0)[1:]
     assert expected.max() > 0
     torch.testing.assert_close(maps.of("patches", 0)[0], expected, rtol=1e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_the_first_token_can_be_the_one_that_is_explained(name: str) -> None:
+    animal = of(name)
+    model, inputs = built(animal), batch(animal, LENGTHS)
+    first, second = (Explainer(model, MapOptions(where=place))(inputs) for place in (0, 1))
+    part = "target" if animal.eats == "pair" else "tokens"
+    assert not first.relevance[part].any()  # it sees none of the tokens after it
+    assert bool((second.relevance[part][0, :, 0] > 0).any())
+    assert first.counted.int().argmax(1).tolist() == [0, 0, 0]

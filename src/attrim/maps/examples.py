@@ -112,7 +112,7 @@ def explain_examples(
     ----------
     wanted : numbers of the examples in their task.
     levels : shares of heads that are left out.
-    folder : for the images of the examples; without one, charts show no image.
+    folder : for the images of the examples; without one, charts have regions and patches but show no image.
     """
     task, charts = examples.task, []
     damaged: list[DataError] = []
@@ -191,20 +191,23 @@ def _about(
         said = "people answered" if picture.question else "label"
         facts.append(f"{said}: {', '.join(shorten(answer, str, 40) for answer in picture.answers)}")
     title = picture.question or f"example {number}"
-    if folder is None:
-        return title, facts, None
-    from PIL import Image
-
-    path, image = folder / f"image-{number}.png", picture.image
-    image = _seen(image, getattr(reader.tokenizer, "image_processor", reader.tokenizer))
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
+    image = _seen(picture.image, getattr(reader.tokenizer, "image_processor", reader.tokenizer))
+    path = "" if folder is None else str(_stored(image, folder / f"image-{number}.png"))
     high, wide = image.shape[:2]
     marks = batch.targets.get("relevant")
     relevant = () if marks is None else tuple(torch.nonzero(marks[0] == 1)[:, 0].tolist())
     boxes = picture.boxes if len(picture.boxes) else None
-    return title, facts, Scene(str(path), wide, high, boxes, relevant)
+    return title, facts, Scene(path, wide, high, boxes, relevant)
+
+
+def _stored(image: NDArray[np.uint8], path: Path) -> Path:
+    """The file that an image ``[height, width, 3]`` is written to."""
+    from PIL import Image
+
+    with storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return path
 
 
 def _seen(image: NDArray[np.uint8], prepare: Any) -> NDArray[np.uint8]:
