@@ -312,8 +312,8 @@ class HeadsFindings(Findings):
                 continue
             edit = f"gate:0,heads=@{self.folder / budget.order}:{budget.heads}"
             yield (
-                f"dataset, {budget.score}: {counted(budget.heads, 'head')} ({percent(budget.share)}) can go within 1 % of "
-                f"the unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim "
+                f"dataset, {budget.score}: {counted(budget.heads, 'head')} ({percent(budget.share)}) can go within 1 % "
+                f"of the unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim "
                 f"{command} {shlex.quote(self.model)} --edit {shlex.quote(edit)} {rest}"
             )
 
@@ -360,9 +360,9 @@ def _pruned_sentences(pruned: Pruned) -> Iterator[str]:
         for one in first:
             known = "not defined" if one.correlation is None else f"{one.correlation:+.2f}"
             yield (
-                f"First order, {WAYS[one.direction]}, {percent(one.share)}: {one.score} predicts a change of the explained "
-                f"logit of {one.predicted:+.3f} on average and {one.measured:+.3f} is measured; over the examples they "
-                f"correlate by {known}."
+                f"First order, {WAYS[one.direction]}, {percent(one.share)}: {one.score} predicts a change of the "
+                f"explained logit of {one.predicted:+.3f} on average and {one.measured:+.3f} is measured; over the "
+                f"examples they correlate by {known}."
             )
     if {curve.scope for curve in pruned.curves} == {"example", "dataset"}:
         yield f"Scopes are not to be compared: {FAITHFUL}."
