@@ -152,6 +152,22 @@ def test_patches_of_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "out" / "example-1.png").is_file()
 
 
+@pytest.mark.parametrize(("model", "kind"), [("shapes-lxmert-trained", "regions"), ("vit", "patches")])
+def test_what_is_relevant_in_an_image_is_listed_without_a_folder_to_draw_to(
+    model: str, kind: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--task", "shapes"]
+    if model == "vit":
+        names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+        config = transformers.ViTConfig(**SMALL, image_size=8, patch_size=4, **names)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+        model, words = str(tmp_path / "vit"), ["--task", "images", "--data", str(photos)]
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["explain", model, *words, "--levels", "0", "--limit", "2"]) == 0
+    assert f"{kind} with the most relevance: " in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_classes_of_images_by_their_names(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CLIP: every class is a text, and the image's tower is explained."""
     tokenizer = tiny_tokenizer()
@@ -174,3 +190,29 @@ def test_classes_of_images_by_their_names(photos: Path, tmp_path: Path, capsys: 
     assert "texts" not in first
     assert first["grid"] == second["grid"] == [2, 2]
     assert (first["width"], first["height"]) == (16, 16)  # the middle, which is what the model sees
+
+
+@pytest.mark.parametrize(
+    ("size", "crop", "seen"),
+    [
+        ({"shortest_edge": 8}, {"height": 4, "width": 4}, (8, 8)),
+        ({"height": 16, "width": 16}, {"height": 8, "width": 8}, (12, 8)),
+        ({"shortest_edge": 8}, {"height": 99, "width": 99}, (24, 16)),
+    ],
+    ids=["smaller than the shorter side", "of a squeezed image", "larger than the image"],
+)
+def test_an_image_is_shown_as_far_as_the_model_sees_it(
+    size: dict[str, int], crop: dict[str, int], seen: tuple[int, int],
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A classifier on CLIP's vision tower, which reads the mean of the patches."""
+    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+    vision = {**SMALL, "image_size": crop["height"], "patch_size": crop["height"] // 2}
+    config = transformers.CLIPConfig(vision_config=vision, text_config=SMALL, projection_dim=8, **names)
+    transformers.CLIPForImageClassification(config).save_pretrained(tmp_path / "clip")
+    transformers.CLIPImageProcessor(size=size, crop_size=crop).save_pretrained(tmp_path / "clip")
+    words = ["explain", str(tmp_path / "clip"), "--task", "images", "--data", str(photos)]
+    assert main([*words, "--examples", "0", "--json", "--output", str(tmp_path / "out"), "--formats", "png"]) == 0
+    (example,) = json.loads(capsys.readouterr().out)["examples"]
+    assert (example["width"], example["height"]) == seen
+    assert example["grid"] == [2, 2]

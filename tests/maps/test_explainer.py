@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
+from transformers import (
+    BertConfig,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    CLIPConfig,
+    CLIPForImageClassification,
+)
 
 import attrim
 from attrim.errors import AttrimError, DataError, ParameterError, SelectionError, ShapeError, SiteError
@@ -488,3 +495,32 @@ def test_padding_on_the_left_changes_nothing() -> None:
     for number in range(len(LENGTHS)):
         torch.testing.assert_close(one.of("tokens", number), other.of("tokens", number), rtol=1e-4, atol=1e-6)
         assert bool((other.relevance["tokens"][:, number, ~other.real["tokens"][number]] == 0).all())
+
+
+def test_a_classifier_on_clip_reads_the_mean_of_the_patches() -> None:
+    torch.manual_seed(0)
+    vision = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    config = CLIPConfig(vision_config={**vision, "image_size": 12, "patch_size": 4}, num_labels=3)
+    model = CLIPForImageClassification(config).eval()
+    inputs = {"pixel_values": torch.randn(1, 3, 12, 12)}
+    maps = Explainer(model)(inputs)
+    model.set_attn_implementation("eager")
+    output = model(**inputs, output_attentions=True)
+    slopes = torch.autograd.grad(output.logits.max(), output.attentions)
+    matrix = torch.eye(10, dtype=torch.float64)
+    for weights, slope in zip(output.attentions, slopes, strict=True):
+        matrix = matrix + average(weights, slope) @ matrix
+    expected = (matrix - torch.eye(10))[1:].mean(0)[1:]
+    assert expected.max() > 0
+    torch.testing.assert_close(maps.of("patches", 0)[0], expected, rtol=1e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_the_first_token_can_be_the_one_that_is_explained(name: str) -> None:
+    animal = of(name)
+    model, inputs = built(animal), batch(animal, LENGTHS)
+    first, second = (Explainer(model, MapOptions(where=place))(inputs) for place in (0, 1))
+    part = "target" if animal.eats == "pair" else "tokens"
+    assert not first.relevance[part].any()  # it sees none of the tokens after it
+    assert bool((second.relevance[part][0, :, 0] > 0).any())
+    assert first.counted.int().argmax(1).tolist() == [0, 0, 0]

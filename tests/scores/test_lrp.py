@@ -16,7 +16,7 @@ import attrim
 from attrim.core.modes import frozen
 from attrim.core.site import Select
 from attrim.errors import SiteError
-from attrim.models.loading import load_tokenizer
+from attrim.models.loading import load_model, load_tokenizer
 from attrim.scores.gradient_relevance import GradientRelevance
 from attrim.scores.lrp import LayerRelevance
 from attrim.scores.relevance import Relevance, RelevanceMode, Rules, quotient
@@ -24,7 +24,7 @@ from attrim.scores.taps import OutputTap, Tapped, WeightTap
 from attrim.scores.target import explained, places_of
 from attrim.tasks.base import load_task
 from attrim.tasks.shapes import make_world
-from zoo import HEADED, Animal, batch
+from zoo import HEADED, ZOO, Animal, batch
 
 every_model = pytest.mark.parametrize("animal", HEADED, ids=str)
 every_rules = pytest.mark.parametrize("rules", ["original", "safe"])
@@ -140,6 +140,15 @@ def test_an_operation_without_a_rule_is_refused_by_name_where_relevance_arrives(
     assert relevance(lambda x: x * x.exp().detach(), torch.ones(2, 3), inputs)[0].tolist() == torch.ones(2, 3).tolist()
     with pytest.raises(SiteError, match="has no rule"):
         relevance(lambda x: x / x.norm(), torch.ones(2, 3), inputs)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_relevance_is_conserved_in_encoder_and_decoder(name: str) -> None:
+    """T5 has a norm of its own, which is written as several operations."""
+    animal = next(animal for animal in ZOO if animal.name == name)
+    facts = LayerRelevance()(load_model(f"tiny-{name}", "seq2seq-lm"), [batch(animal, LENGTHS)]).facts
+    assert facts["lowest_total"] == pytest.approx(1, abs=1e-4)
+    assert facts["highest_total"] == pytest.approx(1, abs=1e-4)
 
 
 @every_model

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..tasks.base import Task
 
 PageFormat = Literal["png", "svg", "pdf", "html"]
+ROWS = ("", "first", "last", "before-last", "mean", "mean-after-first")
 
 
 @register("explain")
@@ -60,7 +61,8 @@ class Explain(Command, Bench):
     as_coded: bool = False
     """As the original's code, in which one token without relevance empties all regions; only for two sequences."""
     row: str = ""
-    """Token that the model's head reads: first, last, before-last, mean or a number (default: by architecture)."""
+    """Token that the model's head reads: first, last, before-last, mean, mean-after-first or a number (default: by
+    architecture)."""
     where: str = ""
     """Of a model that answers at every token, the one to explain: last, all, or a number."""
     scale: Literal["shared", "each"] = "shared"
@@ -209,7 +211,7 @@ class Explain(Command, Bench):
 
         fields = ("mask_in", "use", "rules", "start_layer", "normalize", "self_in_cross_rule", "as_coded")
         target: Any = self.target if self.target in ("predicted", "label") else _whole(self.target, "target")
-        row: Any = self.row if self.row in ("", "first", "last", "before-last", "mean") else _whole(self.row, "row")
+        row: Any = self.row if self.row in ROWS else _whole(self.row, "row")
         where: Any = self.where if self.where in ("", "last", "all") else _whole(self.where, "where")
         if self.text and where == "":
             where = self._where_of_text()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.charts import RelevanceStrip
@@ -111,7 +112,7 @@ def explain_examples(
     ----------
     wanted : numbers of the examples in their task.
     levels : shares of heads that are left out.
-    folder : for the images of the examples; without one, charts show no image.
+    folder : for the images of the examples; without one, charts have regions and patches but show no image.
     """
     task, charts = examples.task, []
     damaged: list[DataError] = []
@@ -190,21 +191,37 @@ def _about(
         said = "people answered" if picture.question else "label"
         facts.append(f"{said}: {', '.join(shorten(answer, str, 40) for answer in picture.answers)}")
     title = picture.question or f"example {number}"
-    if folder is None:
-        return title, facts, None
-    from PIL import Image
-
-    path, image = folder / f"image-{number}.png", picture.image
-    prepare = getattr(reader.tokenizer, "image_processor", reader.tokenizer)
-    if getattr(prepare, "do_center_crop", False):  # the model does not see the margins
-        side = min(image.shape[:2])
-        top, left = ((length - side) // 2 for length in image.shape[:2])
-        image = image[top : top + side, left : left + side]
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
+    image = _seen(picture.image, getattr(reader.tokenizer, "image_processor", reader.tokenizer))
+    path = "" if folder is None else str(_stored(image, folder / f"image-{number}.png"))
     high, wide = image.shape[:2]
     marks = batch.targets.get("relevant")
     relevant = () if marks is None else tuple(torch.nonzero(marks[0] == 1)[:, 0].tolist())
     boxes = picture.boxes if len(picture.boxes) else None
-    return title, facts, Scene(str(path), wide, high, boxes, relevant)
+    return title, facts, Scene(path, wide, high, boxes, relevant)
+
+
+def _stored(image: NDArray[np.uint8], path: Path) -> Path:
+    """The file that an image ``[height, width, 3]`` is written to."""
+    from PIL import Image
+
+    with storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return path
+
+
+def _seen(image: NDArray[np.uint8], prepare: Any) -> NDArray[np.uint8]:
+    """The middle of an image ``[height, width, 3]``, where its processor crops it: a model does not see the margins."""
+    if not getattr(prepare, "do_center_crop", False):
+        return image
+    size, crop = (dict(getattr(prepare, name, None) or {}) for name in ("size", "crop_size"))
+    lengths = image.shape[:2]
+    resized: tuple[float, float] = lengths
+    if getattr(prepare, "do_resize", True):
+        factor = size.get("shortest_edge", min(lengths)) / min(lengths)
+        resized = size.get("height", lengths[0] * factor), size.get("width", lengths[1] * factor)
+    kept = []
+    for length, whole, side in zip(lengths, resized, ("height", "width"), strict=True):
+        part = max(1, round(length * min(1.0, crop.get(side, whole) / whole)))
+        kept.append(slice((length - part) // 2, (length - part) // 2 + part))
+    return image[kept[0], kept[1]]

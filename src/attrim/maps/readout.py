@@ -16,9 +16,10 @@ from ..errors import DataError, ParameterError, SiteError
 from ..scores.base import Target
 from ..scores.target import IGNORED, Places, answers_of, is_causal, logits_of, places_of
 
-Row = Literal["", "first", "last", "before-last", "end-of-text", "mean"] | int
+Row = Literal["", "first", "last", "before-last", "end-of-text", "mean", "mean-after-first"] | int
 """The token that a head reads: the first one, the last one, the one before the last (of the text, where regions follow
-it), the one that marks the end of a text, the mean of all, or the one of this number. Empty: as the table says."""
+it), the one that marks the end of a text, the mean of all, the mean of all but the first, or the one of this number.
+Empty: as the table says."""
 Where = Literal["", "last", "all"] | int
 """Of a model that answers at every token: explain the answer at the last one, the mean of all, or the one of this
 number. Empty: the last one where the answer is the next token, otherwise all."""
@@ -88,8 +89,10 @@ TABLE: dict[str, Reading] = {
     "visual_bert": Reading("before-last"),
     "lxmert": Reading("first", "language"),
     "clip": Reading("first", "vision", others={"text": "end-of-text"}),
+    "CLIPForImageClassification": Reading("mean-after-first"),
 }  # fmt: skip
-"""The architectures (``config.model_type``) whose answers can be explained."""
+"""The architectures (``config.model_type``) whose answers can be explained, and classes that read other tokens than the
+rest of their architecture."""
 
 
 AnswerKind = Literal["label", "word", "span", "number"]
@@ -126,7 +129,8 @@ class Answered(NamedTuple):
 def reading_of(model: nn.Module, row: Row = "") -> Reading:
     """What is read of a model; an architecture that the table does not have is refused by name."""
     config: Any = getattr(model, "config", None)
-    kind = getattr(config, "model_type", None) or type(model).__name__
+    name = type(model).__name__
+    kind = name if name in TABLE else getattr(config, "model_type", None) or name
     if kind not in TABLE:
         if row == "":
             raise SiteError(
@@ -273,7 +277,8 @@ def _places(model: nn.Module, output: Any, batch: Mapping[str, Tensor], explaine
             f"{type(model).__name__} answers at every token, so row={explained.row!r} means nothing; use where=."
         )
     causal = is_causal(model) and not encoder_decoder
-    where = explained.where or ("last" if causal or encoder_decoder else "all")
+    usual: Where = "last" if causal or encoder_decoder else "all"
+    where = usual if explained.where == "" else explained.where  # 0 is the first token
     if where == "all":
         return places_of(model, output, given)
     return _place(output.logits, given, where, causal)
@@ -308,8 +313,9 @@ def _place(logits: Tensor, batch: Mapping[str, Tensor], where: Literal["last"] |
 def _pooled(row: Row, real: Tensor, batch: Mapping[str, Tensor], model: nn.Module) -> Tensor:
     """The one row ``[B, 1, L]`` of a token that is read."""
     positions = torch.arange(real.shape[1], device=real.device)
-    if row == "mean":
-        return (real / real.sum(1, keepdim=True)).double()[:, None]
+    if row in ("mean", "mean-after-first"):
+        read = real if row == "mean" else real & (positions > 0)
+        return (read.double() / read.sum(1, keepdim=True))[:, None]
     if row == "first":
         chosen = torch.zeros(len(real), dtype=torch.long, device=real.device)
     elif row == "last":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.charts import MapLevel, RelevanceStrip, Words
+from ..core.wording import percent
 from .explainer import Maps
 
 SHOWN = 8
@@ -25,7 +26,7 @@ class Scene:
 
     Attributes
     ----------
-    path : of the image file.
+    path : of the image file; empty without one.
     width, height : in pixels.
     boxes : ``[R, 4]``, left, top, right and bottom of the regions, in pixels; None for patches.
     relevant : numbers of the regions that are known to be relevant.
@@ -78,7 +79,7 @@ class Reader:
         picture = next((part for part in ("regions", "patches") if part in maps.relevance and scene is not None), None)
         levels = [
             MapLevel(
-                label=f"{100 * level:.3g} % of heads out" if level else "all heads",
+                label=f"{percent(level)} of heads out" if level else "all heads",
                 answer=self._answer(maps, example, batch, maps.predicted[number, example], number),
                 texts=[maps.relevance[part][number, example][kept].numpy() for part, (_, kept) in texts.items()],
                 regions=None if picture is None else maps.of(picture, example)[number].numpy(),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as Rows
 from rich.text import Text
 
@@ -32,6 +33,7 @@ PANELS = 6  # panels and matrices that are shown
 SIDE = 32  # characters on the side of a matrix
 LEVELS = " ▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
+SHORT = 30  # characters that a cell of a table has at most, so that it is not folded where the table can be cut
 
 
 def show(chart: Chart) -> RenderableType:
@@ -39,17 +41,61 @@ def show(chart: Chart) -> RenderableType:
     return _RENDERERS[type(chart)](chart)
 
 
-def _table(table: Table) -> Rows:
-    """A table; columns of numbers stand to the right."""
-    rows = Rows(title=table.title or None, caption=table.caption or None, caption_justify="left")
-    for column in table.columns:
+@dataclass(frozen=True)
+class FittedTable:
+    """A table that is cut into several with the same first columns, where it is wider than the terminal."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The parts, one below the other."""
+        parts = _parts(self.table, options.max_width)
+        for number, places in enumerate(parts):
+            yield _rows(self.table, places, title=number == 0, caption=number == len(parts) - 1)
+
+
+def _parts(table: Table, width: int) -> list[list[int]]:
+    """The places of the columns of every part; the columns that say what a row is are in all of them."""
+    every = list(range(len(table.columns)))
+    cells = zip(*([column.name for column in table.columns], *table.texts()), strict=True)
+    narrowest = [3 + _narrowest(column) for column in cells]
+    words = [column.form == "text" for column in table.columns]
+    first = 1 if all(words) else words.index(False)
+    room = width - 1 - sum(narrowest[:first])
+    if sum(narrowest) + 1 <= width or max(narrowest[first:], default=0) > room:
+        return [every]
+    parts: list[list[int]] = []
+    left = 0
+    for place in every[first:]:
+        if not parts or narrowest[place] > left:
+            parts.append(every[:first])
+            left = room
+        parts[-1].append(place)
+        left -= narrowest[place]
+    return parts
+
+
+def _narrowest(texts: Sequence[str]) -> int:
+    """How many characters a column needs: short cells stay on one line, of sentences every word does."""
+    longest = max(map(len, texts))
+    return longest if longest <= SHORT else max(len(word) for text in texts for word in text.split())
+
+
+def _rows(table: Table, places: Sequence[int], title: bool = True, caption: bool = True) -> Rows:
+    """Some columns of a table; those of numbers stand to the right."""
+    rows = Rows(
+        title=(table.title or None) if title else None,
+        caption=(table.caption or None) if caption else None,
+        caption_justify="left",
+    )
+    for column in (table.columns[place] for place in places):
         text = column.form == "text"
         # Texts are folded where there is no room, never cut: two settings must not read alike.
         rows.add_column(Text(column.name), justify="left" if text else "right", overflow="fold", no_wrap=not text)
     for number, row in enumerate(table.texts()):
         if number in table.sections:
             rows.add_section()
-        rows.add_row(*map(Text, row))
+        rows.add_row(*(Text(row[place]) for place in places))
     return rows
 
 
@@ -242,7 +288,7 @@ def _any(values: Any) -> bool:
 
 
 _RENDERERS: dict[type[Chart], Callable[[Any], RenderableType]] = {
-    Table: _table,
+    Table: FittedTable,
     HeadMatrix: _heads,
     Curve: _curve,
     TrainingSteps: _curve,

@@ -355,13 +355,13 @@ class Relevance:
 def _is_identity(module: nn.Module) -> bool:
     """Activations and norms that are written as several operations, and are one to the rules."""
     kind = type(module)
-    return kind.__module__ == "transformers.activations" or kind.__name__.endswith("RMSNorm")
+    return kind.__module__ == "transformers.activations" or kind.__name__.endswith(("RMSNorm", "T5LayerNorm"))
 
 
 def _no_rule(operation: str) -> str:
     return (
-        f"Relevance arrives at the operation {operation}, which has no rule; use the score 'gradient-attention', or "
-        "add a rule to attrim.scores.relevance."
+        f"Relevance arrives at the operation {operation}, which has no rule; use the score 'gradient-attention' (for "
+        "maps, attention), or add a rule to attrim.scores.relevance."
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -9,6 +12,7 @@ from ...core.charts import Bars, Group
 from .style import COLOURS, GREY, Place, references, shape_axes
 
 MANY = 12  # with more bars than this the labels stand upright
+LETTER = 0.6  # width of a letter on average, in the size of the letters
 TICKS = 24  # at most so many sections have a label
 
 
@@ -30,9 +34,19 @@ def draw_bars(axes: Axes, chart: Bars, place: Place) -> None:
         many = len(chart.labels) > MANY
         rotation, size = (90, 5) if many else (0, 7)
         places = range(len(chart.labels))
-        axes.set_xticks(places, list(chart.labels), rotation=rotation, fontsize=size, parse_math=False)
+        labels = list(chart.labels) if many else _folded(axes, chart.labels, size)
+        axes.set_xticks(places, labels, rotation=rotation, fontsize=size, parse_math=False)
         if many:
             axes.set_xlim(-0.7, len(chart.labels) - 0.3)
+
+
+def _folded(axes: Axes, labels: Sequence[str], size: float) -> list[str]:
+    """Labels on several lines, where neighbours would touch on one."""
+    inches = axes.get_position().width * axes.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
+    room = int(72 * inches / len(labels) / (LETTER * size))
+    if max(map(len, labels)) < room:
+        return list(labels)
+    return ["\n".join(textwrap.wrap(label, max(room - 1, 4), break_long_words=False)) for label in labels]
 
 
 def _bars(axes: Axes, group: Group, offset: float, groups: int, colour: str) -> None:
@@ -48,8 +62,7 @@ def _bars(axes: Axes, group: Group, offset: float, groups: int, colour: str) -> 
 
 def _dots(axes: Axes, group: Group, offset: float, groups: int, colour: str) -> None:
     """Dots with a thick bar for the interval and a thin one for the extremes."""
-    del groups
-    places = np.arange(len(group.values)) + 0.3 * offset
+    places = np.arange(len(group.values)) + min(0.3, 0.8 / groups) * offset  # clear of the dots of its neighbours
     if group.smallest is not None and group.largest is not None:
         axes.vlines(places, group.smallest, group.largest, color=GREY, linewidth=0.5)
     low, high = (group.values, group.values) if group.low is None else (group.low, group.high)

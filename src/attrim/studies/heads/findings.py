@@ -27,7 +27,7 @@ from ...core.charts import (
     file_name,
 )
 from ...core.checked import Cell
-from ...core.wording import counted
+from ...core.wording import counted, percent
 from ...runs.result import Interval
 from ...scores.base import Scores
 from ..findings import Findings
@@ -126,7 +126,7 @@ class HeadsFindings(Findings):
         """One row for each curve, one column for each step."""
         steps = pruned.curves[0].steps
         names = [Column("scope"), Column("score"), Column("first"), Column("seed")]
-        columns = [*names, *(Column(f"{step.share:.0%}", "number", 1) for step in steps)]
+        columns = [*names, *(Column(percent(step.share), "number", 1) for step in steps)]
         rows: list[list[Cell]] = [
             [curve.scope, curve.score, curve.direction, "" if curve.seed is None else str(curve.seed)]
             + [step.score for step in curve.steps]
@@ -314,8 +314,8 @@ class HeadsFindings(Findings):
                 continue
             edit = f"gate:0,heads=@{self.folder / budget.order}:{budget.heads}"
             yield (
-                f"dataset, {budget.score}: {counted(budget.heads, 'head')} ({budget.share:.0%}) can go within 1 % of "
-                f"the unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim "
+                f"dataset, {budget.score}: {counted(budget.heads, 'head')} ({percent(budget.share)}) can go within 1 % "
+                f"of the unpruned {pruned.metric} ({budget.result:.2f} against {pruned.unpruned.score:.2f}): attrim "
                 f"{command} {shlex.quote(self.model)} --edit {shlex.quote(edit)} {rest}"
             )
 
@@ -362,9 +362,9 @@ def _pruned_sentences(pruned: Pruned) -> Iterator[str]:
         for one in first:
             known = "not defined" if one.correlation is None else f"{one.correlation:+.2f}"
             yield (
-                f"First order, {WAYS[one.direction]}, {one.share:.0%}: {one.score} predicts a change of the explained "
-                f"logit of {one.predicted:+.3f} on average and {one.measured:+.3f} is measured; over the examples they "
-                f"correlate by {known}."
+                f"First order, {WAYS[one.direction]}, {percent(one.share)}: {one.score} predicts a change of the "
+                f"explained logit of {one.predicted:+.3f} on average and {one.measured:+.3f} is measured; over the "
+                f"examples they correlate by {known}."
             )
     if {curve.scope for curve in pruned.curves} == {"example", "dataset"}:
         yield f"Scopes are not to be compared: {FAITHFUL}."
@@ -420,7 +420,7 @@ def _explained_sentences(explained: ExplainedMaps) -> Iterator[str]:
             )
         said += [f"the area of {name} is {_number(level[name])} ({_number(random[name])} in a random order)"
                  for name in ("deletion", "insertion")]  # fmt: skip
-        yield f"Maps of {part} with {100 * level['level']:.0f} % of the heads left out: {', '.join(said)}."
+        yield f"Maps of {part} with {percent(level['level'])} of the heads left out: {', '.join(said)}."
 
 
 def _share(found: dict[str, float]) -> str:

@@ -20,6 +20,7 @@ from ...core.charts import file_name
 from ...core.modes import device_of, evaluation_mode
 from ...core.progress import progress_bar
 from ...core.site import Select, Site, blocks_of
+from ...core.wording import percent
 from ...edits.base import Edit
 from ...edits.gate import Gate
 from ...evaluation import UNEDITED, Prepared
@@ -277,7 +278,7 @@ class _Pruning:
         count = 0
         for step, wanted in self.counts.items():
             if wanted != count:
-                announce(f"pruning {sequence.name}, {step:.0%}")
+                announce(f"pruning {sequence.name}, {percent(step)}")
                 name = self._setting(sequence, wanted)
                 stored = Result.load(self.run, name)
                 if stored is None or self._rescored(sequence):  # the next step needs to know what is removed by then
@@ -326,7 +327,7 @@ class _Pruning:
         for step, count in self.counts.items():
             if count == 0:
                 continue
-            announce(f"explained logits of {sequence.name}, {step:.0%}")
+            announce(f"explained logits of {sequence.name}, {percent(step)}")
             removed = first_units(order, count, sequence.direction)
             name = f"logit/{self.study.unit}/{sequence.name}/{count}"
             if self.run.fields(name) is None:
