@@ -53,23 +53,19 @@ class SparsePlan:
         if kept.dim() != 3 or kept.dtype != torch.bool:
             raise ShapeError(f"A plan is made of bool [H, Q, K], not of {kept.dtype} {list(kept.shape)}.")
         cells = kept.cpu().numpy()
-        patterns, pattern_of = np.unique(
-            np.packbits(cells.reshape(len(cells), -1), axis=1), axis=0, return_inverse=True
-        )
-        firsts = [int(np.flatnonzero(pattern_of == number)[0]) for number in range(len(patterns))]
-        begins, rows, counts, columns, bits = [0], [], [], [], []
+        packed = np.packbits(cells.reshape(len(cells), -1), axis=1)
+        _, firsts, pattern_of = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        parts = []
         for head in firsts:
-            order = _order(cells[head]) if reorder else np.arange(cells.shape[1])
-            own = _blocks(cells[head], order)
-            begins.append(begins[-1] + len(own[0]))
-            for into, found in zip((rows, counts, columns, bits), own, strict=True):
-                into.append(found)
+            parts.append(_blocks(cells[head], _order(cells[head]) if reorder else np.arange(cells.shape[1])))
+        rows, counts, columns, bits = zip(*parts, strict=True)
+        begins = np.cumsum([0, *(len(own) for own in rows)])
         column_begin = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
         return cls(
             cells.shape[1],
             cells.shape[2],
             pattern_of.reshape(-1).astype(np.int64),
-            np.array(begins, dtype=np.int64),
+            begins.astype(np.int64),
             np.concatenate(rows),
             column_begin,
             np.concatenate(columns),
