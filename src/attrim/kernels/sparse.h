@@ -119,14 +119,18 @@ TARGET static void NAMED(attend_sparse_block)(const SparseParameters *p, NAMED(S
     const int32_t *rows = p->rows + block * SIDE;
     int32_t start[SIDE], stop[SIDE];
     int32_t first = INT32_MAX, after = 0;
+    int present = 0;
     for (int row = 0; row < SIDE; row++) {
         const int64_t place = example * p->queries + rows[row];
-        start[row] = rows[row] < 0 ? 0 : (int32_t)p->start[place];
-        stop[row] = rows[row] < 0 ? 0 : (int32_t)p->stop[place];
+        const int here = rows[row] >= 0 && rows[row] < p->queries; /* a plan may be made for longer texts */
+        present |= here << row;
+        start[row] = here ? (int32_t)p->start[place] : 0;
+        stop[row] = here ? (int32_t)p->stop[place] : 0;
         if (start[row] >= stop[row]) continue;
         first = start[row] < first ? start[row] : first;
         after = stop[row] > after ? stop[row] : after;
     }
+    if (!present) return;
     int64_t begin = p->column_begin[block], end = p->column_begin[block + 1];
     while (begin < end && p->columns[begin] < first) begin++;
     while (begin < end && p->columns[end - 1] >= after) end--;
@@ -150,7 +154,7 @@ TARGET static void NAMED(attend_sparse_block)(const SparseParameters *p, NAMED(S
                      s->values + column * s->step);
     }
     for (int row = 0; row < SIDE; row++) {
-        if (rows[row] < 0) memset(s->queries + row * size, 0, (size_t)size * sizeof *s->queries);
+        if (!(present >> row & 1)) memset(s->queries + row * size, 0, (size_t)size * sizeof *s->queries);
         else copy_numbers(all_queries + rows[row] * p->query_steps[2] * number, p->query_steps[3], size, p->bfloat16,
                           (float)p->scaling, s->queries + row * size);
     }
@@ -173,7 +177,7 @@ TARGET static void NAMED(attend_sparse_block)(const SparseParameters *p, NAMED(S
             else NAMED(mix_values)(1, s->weights + row, s->values + part, columns, keys, s->step, into, s->step);
         }
     for (int row = 0; row < SIDE; row++)
-        if (rows[row] >= 0)
+        if (present >> row & 1)
             put_numbers(s->outputs + row * s->step, factors[row], p->value_size, p->bfloat16, p->output,
                         ((example * p->queries + rows[row]) * p->heads + head) * p->value_size);
 }

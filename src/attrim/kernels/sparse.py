@@ -23,7 +23,7 @@ class SparsePlan:
 
     Attributes
     ----------
-    queries, keys : the shape that the plan is for.
+    queries, keys : the largest shape that the plan is for.
     pattern_of : int64 ``[H]``, the pattern of each head.
     block_begin : int64 ``[patterns + 1]``, the first block of each pattern.
     rows : int32 ``[blocks, 16]``, the queries of a block; -1 for none.
@@ -149,6 +149,7 @@ def attend_sparse(
     ----------
     query : float32 or bfloat16 ``[B, H, Q, D]``.
     key, value : ``[B, H or fewer, K, D]``; groups of heads may share them.
+    plan : for these queries and keys, or for more that follow them.
     start, stop : int64 ``[B, Q]``, the keys that each query may see.
 
     Returns
@@ -157,9 +158,9 @@ def attend_sparse(
     """
     batch, heads, queries, size = query.shape
     keys, value_size = value.shape[-2:]
-    if (heads, queries, keys) != (len(plan.pattern_of), plan.queries, plan.keys):
+    if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
         raise ShapeError(
-            f"The plan is for {len(plan.pattern_of)} heads, {plan.queries} queries and {plan.keys} keys, "
+            f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
             f"not for {heads}, {queries} and {keys}."
         )
     output = query.new_empty(batch, queries, heads, value_size)
