@@ -16,6 +16,7 @@ from ..core.call import Call
 from ..core.plan import Plan, Softmax
 from ..errors import SiteError
 from ..kernels import attend as kernel
+from . import dropping
 from .install import NAME, before
 from .masks import MaskFacts, allowed_by, note_offsets
 from .recorder import current_recorder
@@ -23,6 +24,8 @@ from .session import Firing
 from .softmax import SoftmaxMode
 
 BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
+SDPA = ("sdpa", BAKED["sdpa"])
+"""What a model asks for that expects no weights of its attention."""
 _STANDARD = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
 
 Attended = tuple[Tensor, Tensor | None]
@@ -98,7 +101,7 @@ def _attend(
         scaling = _scaling(query, arguments) if is_standard(module, arguments) else None
         call = firing.call(mask, query=query, key=key, value=value, scaling=scaling)
     plan = firing.plan
-    fused = before(module.config) in ("sdpa", BAKED["sdpa"]) and not plan.needs_weights
+    fused = before(module.config) in SDPA and not plan.needs_weights
     if fused and (firing.idle or is_standard(module, arguments)):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
     if firing.idle:
@@ -106,6 +109,10 @@ def _attend(
         return stock(module, query, key, value, additive_mask, **arguments)
     if firing.fast and not plan.edits and not torch.is_grad_enabled() and is_standard(module, arguments):
         output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats)
+        if output is not None:
+            return output, None
+    if plan.only_drops and before(module.config) in SDPA and is_standard(module, arguments):
+        output = dropping.attend(query, key, value, call, mask.edges, plan.edits)
         if output is not None:
             return output, None
     for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):

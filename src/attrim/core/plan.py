@@ -58,6 +58,11 @@ class Plan:
         """Whether the weights must be there as a tensor; otherwise a fused kernel may compute the output."""
         return self.touches("scores") or self.touches("weights") or any(e.overrides("normalise") for e, _ in self.edits)
 
+    @property
+    def only_drops(self) -> bool:
+        """Whether cells are removed before the softmax and nothing else is done."""
+        return bool(self.edits) and not self.stats and all(edit.overrides("drops") for edit, _ in self.edits)
+
     def weights(self, scores: Tensor, call: Call, function: Softmax = softmax) -> Tensor:
         """Scores ``[B, H, Q, K]`` to the weights that multiply the values, through every moment on the way."""
         normalisers = [(edit, heads) for edit, heads in self.edits if edit.overrides("normalise")]

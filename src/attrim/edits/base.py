@@ -65,6 +65,13 @@ class Edit:
         """Change the hidden states ``[B, L, D]`` that leave a layer."""
         return hidden
 
+    def drops(self, call: Call) -> Tensor | None:
+        """The cells that the edit removes before the softmax, bool ``[B|1, H|1, Q, K]``, where that is all it does.
+
+        A kernel may then leave them out instead of computing and removing them. None where an edit does more.
+        """
+        return None
+
     def for_examples(self, index: NDArray[np.int64]) -> Edit:
         """The edit as a batch needs it that holds the examples ``index [B]`` of a task; most treat all alike.
 

@@ -109,6 +109,10 @@ class Mask(Edit):
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
         return mask(scores, self.removed(call), self.empty or "zero")
 
+    def drops(self, call: Call) -> Tensor | None:
+        """See :meth:`Edit.drops`."""
+        return self.removed(call) if self.empty in (None, "zero") else None
+
     def check(self, sites: Sequence[Site]) -> None:
         """See :meth:`Edit.check`: a mask with cells for sites that are not there was made for another model."""
         if not isinstance(self.cells, Mapping):

@@ -134,6 +134,10 @@ class SparsePattern(Edit):
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
         return self.mask.edit_scores(scores, call)
 
+    def drops(self, call: Call) -> Tensor | None:
+        """See :meth:`Edit.drops`."""
+        return self.mask.drops(call)
+
     def check(self, sites: Sequence[Site]) -> None:
         """See :meth:`Edit.check`."""
         self.mask.check(sites)

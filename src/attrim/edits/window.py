@@ -44,7 +44,11 @@ class Window(Edit):
 
     def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
         """Scores ``[B, H, Q, K]`` with ``-inf`` outside of the window."""
-        return mask(scores, outside_window(call.query_slots(), call.key_slots(), self.size, self.first))
+        return mask(scores, self.drops(call))
+
+    def drops(self, call: Call) -> Tensor:
+        """See :meth:`Edit.drops`."""
+        return outside_window(call.query_slots(), call.key_slots(), self.size, self.first)
 
 
 def outside_window(query_slots: Tensor, key_slots: Tensor, size: int, first: int = 0) -> Tensor:

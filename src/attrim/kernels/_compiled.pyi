@@ -3,8 +3,10 @@
 count: int
 attend: int
 look_up: int
+attend_sparse: int
 BINS: int
 BEST_PATH: int
 ATTEND_SIZE: int
 COUNT_SIZE: int
 LOOK_UP_SIZE: int
+SPARSE_SIZE: int

@@ -85,6 +85,20 @@ typedef struct {
     int64_t base, top, shift;
 } LookUpParameters;
 
+typedef struct {
+    int64_t *next;
+    int64_t path, parts, bfloat16;
+    const void *query, *key, *value;
+    void *output;
+    int64_t examples, heads, group, queries, keys, size, value_size;
+    int64_t query_steps[4], key_steps[4], value_steps[4];
+    double scaling;
+    const int64_t *start, *stop, *plan_of, *block_begin, *column_begin;
+    const int32_t *rows, *columns;
+    const uint16_t *kept;
+    int64_t most_columns, *failed;
+} SparseParameters;
+
 static int64_t claim(int64_t *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
 
 /* One row: the raw bin of every value, how many are 0, how many are below 1/n, and the largest bits. */
@@ -236,6 +250,36 @@ static inline void copy_row(const float *restrict from, int64_t step, int64_t si
     else for (int64_t part = 0; part < size; part++) to[part] = from[part * step] * factor;
 }
 
+/* Queries of a block of the sparse pass; a plan is made for so many. */
+enum { SIDE = 16 };
+
+/* Numbers as floats times a factor, and back; the upper half of a float's bits is a bfloat16. */
+static inline void copy_numbers(const void *from, int64_t step, int64_t size, int64_t bfloat16, float factor,
+                                float *restrict to) {
+    if (!bfloat16) {
+        copy_row(from, step, size, factor, to);
+        return;
+    }
+    for (int64_t part = 0; part < size; part++) {
+        const uint32_t bits = (uint32_t)((const uint16_t *)from)[part * step] << 16;
+        memcpy(to + part, &bits, sizeof bits);
+        to[part] *= factor;
+    }
+}
+static inline void put_numbers(const float *restrict from, float factor, int64_t size, int64_t bfloat16, void *all, int64_t to) {
+    if (!bfloat16) {
+        copy_row(from, 1, size, factor, (float *)all + to);
+        return;
+    }
+    for (int64_t part = 0; part < size; part++) {
+        const float number = from[part] * factor;
+        uint32_t bits;
+        memcpy(&bits, &number, sizeof bits);
+        bits += number == number ? 0x7FFF + (bits >> 16 & 1) : 0; /* to the nearest, halves to even */
+        ((uint16_t *)all)[to + part] = (uint16_t)(bits >> 16);
+    }
+}
+
 /* Places that tables of 32 bits may hold before they are added up; a block of queries can bring some more. */
 enum { MOST_PENDING = 1 << 30 };
 
@@ -244,8 +288,8 @@ enum { EACH = 8 };
 
 /* The rows of a head lie far apart in memory, so they are asked for some rows before they are needed. */
 enum { AHEAD = 24 };
-static inline void fetch(const float *row, int64_t size) {
-    for (int64_t part = 0; part < size; part += 64 / (int64_t)sizeof *row) __builtin_prefetch(row + part);
+static inline void fetch(const void *row, int64_t bytes) {
+    for (int64_t part = 0; part < bytes; part += 64) __builtin_prefetch((const char *)row + part);
 }
 
 /* The natural logarithm of a number from 1 on, to about 1e-15: ln(m 2^e) by the series of artanh((m - 1) / (m + 1)). */
@@ -316,6 +360,14 @@ static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RA
         }                                                                                                              \
         return found;                                                                                                  \
     }                                                                                                                  \
+    /* Scores of the keys that a query keeps (a bit for each lane) and may see, and minus infinity for others. */        \
+    target static inline Floats_##suffix seen_##suffix(Floats_##suffix scores, int32_t kept, int32_t column,           \
+                                                       Ints_##suffix first, Ints_##suffix after) {                     \
+        Ints_##suffix bits;                                                                                            \
+        for (int lane = 0; lane < lanes; lane++) bits[lane] = 1 << lane;                                               \
+        const Ints_##suffix seen = ((bits & kept) != 0) & (first <= column) & (after > column);                        \
+        return choose_##suffix(seen, scores, (Floats_##suffix){0} - INFINITY);                                         \
+    }                                                                                                                  \
     target static void add_##suffix(const float *restrict row, int64_t size, int64_t *restrict into) {                 \
         for (int64_t key = 0; key < size; key++) into[key] += to_fixed(row[key]);                                      \
     }
@@ -337,7 +389,12 @@ DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
 #define NARROW(a) __builtin_convertvector(a, Shorts_portable)
 #define ADD(row, size, into) add_portable(row, size, into)
 #define COLLECT(values, low, high, into) collect_portable(values, low, high, into)
+#define SEEN(scores, kept, column, first, after) seen_portable(scores, kept, column, first, after)
+#define CLEAR(a, b, c) (Floats_portable)(((b) != (c)) & (Ints_portable)(a))
+#define AT_ONCE 2
+#define HEIGHT 4
 #include "fused.h"
+#include "sparse.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -359,7 +416,12 @@ DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
 #define NARROW(a) __builtin_convertvector(a, Shorts_avx2)
 #define ADD(row, size, into) add_avx2(row, size, into)
 #define COLLECT(values, low, high, into) collect_avx2(values, low, high, into)
+#define SEEN(scores, kept, column, first, after) seen_avx2(scores, kept, column, first, after)
+#define CLEAR(a, b, c) (Floats_avx2)(((b) != (c)) & (Ints_avx2)(a))
+#define AT_ONCE 4
+#define HEIGHT 4
 #include "fused.h"
+#include "sparse.h"
 
 #define AVX512_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 typedef float Floats_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
@@ -404,7 +466,16 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
 #define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
 #define ADD(row, size, into) add_avx512(row, size, into)
 #define COLLECT(values, low, high, into) collect_avx512(values, low, high, into)
+#define SEEN(scores, kept, column, first, after)                                                                       \
+    (Floats_avx512)_mm512_mask_mov_ps(                                                                                 \
+        _mm512_set1_ps(-INFINITY),                                                                                     \
+        (__mmask16)(kept) & _mm512_cmple_epi32_mask((__m512i)(first), _mm512_set1_epi32(column))                       \
+            & _mm512_cmpgt_epi32_mask((__m512i)(after), _mm512_set1_epi32(column)), scores)
+#define CLEAR(a, b, c) (Floats_avx512)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(b, c, _CMP_NEQ_UQ), a)
+#define AT_ONCE 8
+#define HEIGHT 8
 #include "fused.h"
+#include "sparse.h"
 #endif
 #endif
 
@@ -438,6 +509,20 @@ static void attend(const AttendParameters *p) {
 #endif
 }
 
+/* Attention that computes only what a plan keeps. */
+static void attend_sparse(const SparseParameters *p) {
+#ifdef FUSED
+#ifdef __x86_64__
+    if (p->path == AVX512) attend_sparse_avx512(p);
+    else if (p->path == AVX2) attend_sparse_avx2(p);
+    else
+#endif
+        attend_sparse_portable(p);
+#else
+    *p->failed = 1;
+#endif
+}
+
 VECTORISED static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size,
                                      const uint16_t *restrict lowest, const int32_t *restrict edges,
                                      const float *restrict values, int32_t base, int32_t top, int32_t shift) {
@@ -467,10 +552,12 @@ PyMODINIT_FUNC PyInit__compiled(void) {
     PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)count));
     PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)attend));
     PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)look_up));
+    PyModule_AddObject(module, "attend_sparse", PyLong_FromVoidPtr((void *)attend_sparse));
     PyModule_AddIntConstant(module, "BINS", BINS);
     PyModule_AddIntConstant(module, "BEST_PATH", best_path());
     PyModule_AddIntConstant(module, "ATTEND_SIZE", sizeof(AttendParameters));
     PyModule_AddIntConstant(module, "COUNT_SIZE", sizeof(CountParameters));
+    PyModule_AddIntConstant(module, "SPARSE_SIZE", sizeof(SparseParameters));
     PyModule_AddIntConstant(module, "LOOK_UP_SIZE", sizeof(LookUpParameters));
     return module;
 }

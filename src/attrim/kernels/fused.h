@@ -5,7 +5,7 @@
  * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
  *
  * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
- * function), NAMED(name), and MAXIMUM(a, b), which gives b where either is NaN. */
+ * function), NAMED(name), and MAXIMUM(a, b), which gives b where either is NaN. sparse.h undefines them. */
 
 enum { NAMED(BLOCK) = 2 * ROWS };
 #define BLOCK NAMED(BLOCK)
@@ -194,7 +194,7 @@ TARGET static void NAMED(pack_keys)(const float *key, const int64_t *steps, int6
         float *restrict to = into + begin * size;
         const int64_t some = after - begin < panel ? after - begin : panel;
         for (int64_t place = 0; place < some; place++) {
-            if (begin + place + AHEAD < after) fetch(key + (begin + place + AHEAD) * steps[2], size);
+            if (begin + place + AHEAD < after) fetch(key + (begin + place + AHEAD) * steps[2], size * (int64_t)sizeof(float));
             copy_row(key + (begin + place) * steps[2], steps[3], size, 1, rows + place * size);
         }
         memset(rows + some * size, 0, (size_t)((panel - some) * size) * sizeof *rows);
@@ -209,7 +209,7 @@ TARGET static void NAMED(pack_values)(const float *value, const int64_t *steps, 
     for (int64_t begin = 0; begin < size; begin += panel, into += keys * panel) {
         const int64_t some = size - begin < panel ? size - begin : panel;
         for (int64_t key = first; key < after; key++) {
-            if (key + AHEAD < after) fetch(value + (key + AHEAD) * steps[2] + begin * steps[3], some);
+            if (key + AHEAD < after) fetch(value + (key + AHEAD) * steps[2] + begin * steps[3], some * (int64_t)sizeof(float));
             copy_row(value + key * steps[2] + begin * steps[3], steps[3], some, 1, into + key * panel);
             for (int64_t part = some; part < panel; part++) into[key * panel + part] = 0;
         }
@@ -318,7 +318,7 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
         s->listed = s->beside = 0;
         for (int64_t row = tile; row < tile + ROWS && row < rows; row++) {
             float *weights = s->weights + row * s->step;
-            if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size);
+            if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size * (int64_t)sizeof(float));
             if (start[row] == stop[row]) {
                 for (int64_t key = first; key < after; key++) weights[key] = 0;
                 continue;
@@ -419,18 +419,3 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
 #undef SCRATCH
 #undef EACH_ROW
 #undef EACH_VECTOR
-#undef LANES
-#undef ROWS
-#undef WIDE
-#undef TARGET
-#undef NAMED
-#undef MAXIMUM
-#undef MINIMUM
-#undef LARGEST
-#undef SUM
-#undef TOTAL
-#undef TIMES_POWER
-#undef COUNT_BELOW
-#undef NARROW
-#undef ADD
-#undef COLLECT

@@ -112,6 +112,36 @@ class LookUpParameters(ctypes.Structure):
     )
 
 
+class SparseParameters(ctypes.Structure):
+    """What the compiled sparse attention reads, in the order of the struct of the same name in compiled.c."""
+
+    _fields_ = (
+        ("next", ctypes.c_void_p),  # int64: the next piece of work that a thread takes
+        ("path", ctypes.c_int64),  # number in PATHS
+        ("parts", ctypes.c_int64),  # how many pieces the blocks of a head are cut into
+        ("bfloat16", ctypes.c_int64),  # whether the tensors are bfloat16 and not float32
+        ("query", ctypes.c_void_p),  # [examples, heads, queries, size]
+        ("key", ctypes.c_void_p),  # [examples, heads / group, keys, size]
+        ("value", ctypes.c_void_p),  # [examples, heads / group, keys, value_size]
+        ("output", ctypes.c_void_p),  # [examples, queries, heads, value_size], contiguous
+        *((name, ctypes.c_int64) for name in ("examples", "heads", "group", "queries", "keys", "size", "value_size")),
+        ("query_steps", Steps),
+        ("key_steps", Steps),
+        ("value_steps", Steps),
+        ("scaling", ctypes.c_double),
+        ("start", ctypes.c_void_p),  # int64 [examples, queries]: the first key that a query may see
+        ("stop", ctypes.c_void_p),  # int64 [examples, queries]: the key after the last
+        ("plan_of", ctypes.c_void_p),  # int64 [heads]: the pattern of each head
+        ("block_begin", ctypes.c_void_p),  # SparsePlan.block_begin
+        ("column_begin", ctypes.c_void_p),  # SparsePlan.column_begin
+        ("rows", ctypes.c_void_p),  # SparsePlan.rows
+        ("columns", ctypes.c_void_p),  # SparsePlan.columns
+        ("kept", ctypes.c_void_p),  # SparsePlan.kept
+        ("most_columns", ctypes.c_int64),  # in any block
+        ("failed", ctypes.c_void_p),  # int64: set to 1 when there is no memory
+    )
+
+
 @functools.cache
 def available() -> bool:
     """Whether the compiled functions are there: they are built on installation where there is a C compiler.
@@ -128,6 +158,7 @@ def available() -> bool:
             ("COUNT_SIZE", CountParameters),
             ("ATTEND_SIZE", AttendParameters),
             ("LOOK_UP_SIZE", LookUpParameters),
+            ("SPARSE_SIZE", SparseParameters),
         )
     )
     if not fits:
@@ -161,7 +192,8 @@ def path() -> int:
 
 
 def run(
-    name: Literal["count", "attend", "look_up"], parameters: CountParameters | AttendParameters | LookUpParameters
+    name: Literal["count", "attend", "look_up", "attend_sparse"],
+    parameters: CountParameters | AttendParameters | LookUpParameters | SparseParameters,
 ) -> None:
     """Call a compiled function with its parameters once on each of torch's threads."""
     from . import _compiled

@@ -1,0 +1,94 @@
+"""Attention of heads from which edits remove cells, by a kernel that leaves those cells out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ..core.call import Call
+from ..edits.base import Edit
+from ..kernels import team
+from ..kernels.blocks import Edges
+from ..kernels.sparse import SIDE, SparsePlan, attend_sparse
+
+Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
+
+STEP = 128
+"""Plans are made for lengths that are multiples of this, so that texts of many lengths share one."""
+MOST_KEPT = 512
+"""Plans that are kept for an edit: some for each site."""
+# By the first of the edits, so that plans go when it goes.
+_plans: WeakKeyDictionary[Edit, dict[Any, SparsePlan | None]] = WeakKeyDictionary()
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, call: Call, edges: Edges | None, edits: Chosen) -> Tensor | None:
+    """Attention without the cells that edits drop.
+
+    Parameters
+    ----------
+    query : ``[B, H, Q, D]``.
+    key, value : ``[B, H or fewer, K, D]``.
+    call : with the scaling.
+    edges : the spans of ``call.allowed``.
+    edits : those of the site, with the heads that each is about.
+
+    Returns
+    -------
+    ``[B, Q, H, D]``; None where the kernel does not apply and the reference must run: gradients, other devices and
+    dtypes, masks with gaps, examples that are padded differently before their first token.
+    """
+    tensors = (query, key, value)
+    if not team.available() or team.PATHS[team.path()] == "torch" or call.scaling is None or edges is None:
+        return None
+    if any(tensor.device.type != "cpu" or tensor.dtype != query.dtype for tensor in tensors):
+        return None
+    if query.dtype not in (torch.float32, torch.bfloat16) or min(query.shape) == 0:
+        return None
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return None
+    plan = _plan(call, edits)
+    if plan is None:
+        return None
+    start, stop = (edge.expand(query.shape[0], -1) for edge in edges)
+    return attend_sparse(query, key, value, call.scaling, plan, start, stop)
+
+
+def _plan(call: Call, edits: Chosen) -> SparsePlan | None:
+    """The plan of a call; a long text's serves all shorter ones."""
+    queries, keys = call.allowed.shape[-2:]
+    if call.slots is not None or any(
+        lead is not None and bool(lead.any()) for lead in (call.query_lead, call.key_lead)
+    ):
+        return None
+    if queries <= SIDE or call.position or call.key_position:
+        # A step of a generation: its row is asked for once.
+        return _make(call, edits, reorder=False)
+    first = edits[0][0]
+    size = -(-queries // STEP) * STEP, -(-keys // STEP) * STEP
+    known = _plans.setdefault(first, {})
+    others = tuple((edit, heads) for edit, heads in edits[1:])
+    name = (call.site, call.heads, edits[0][1], others, size)
+    if name not in known:
+        if len(known) >= MOST_KEPT:
+            known.clear()
+        whole = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *size)
+        lead = {"query_lead": None, "key_lead": None, "query": None, "key": None, "value": None}
+        longer = replace(call, allowed=whole, queries=whole[0, :, :, 0], keys=whole[0, :, 0], **lead)  # type: ignore[arg-type]
+        known[name] = _make(longer, edits, reorder=True)
+    return known[name]
+
+
+def _make(call: Call, edits: Chosen, reorder: bool) -> SparsePlan | None:
+    kept = torch.ones(len(call.heads), *call.allowed.shape[-2:], dtype=torch.bool)
+    for edit, heads in edits:
+        axis = [place for place, head in enumerate(call.heads) if head in set(heads)]
+        dropped = edit.drops(call.for_heads(axis))
+        if dropped is None or dropped.shape[0] != 1:
+            return None
+        kept[axis] &= ~dropped[0].cpu()
+    return SparsePlan.of(kept, reorder=reorder)

@@ -1,0 +1,209 @@
+"""Attention that computes only the cells of a plan: blocks of queries, each with the keys that any of them keeps."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import ShapeError
+from . import team
+
+SIDE = 16
+"""Queries of a block, as in compiled.c."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparsePlan:
+    """Which keys each block of 16 queries needs; heads of one pattern share it.
+
+    Attributes
+    ----------
+    queries, keys : the largest shape that the plan is for.
+    pattern_of : int64 ``[H]``, the pattern of each head.
+    block_begin : int64 ``[patterns + 1]``, the first block of each pattern.
+    rows : int32 ``[blocks, 16]``, the queries of a block; -1 for none.
+    column_begin : int64 ``[blocks + 1]``, where the columns of a block begin.
+    columns : int32 ``[columns]``, the keys of the blocks, ascending in each.
+    kept : uint16 ``[columns]``, bit r says whether query r of the block keeps the key.
+    """
+
+    queries: int
+    keys: int
+    pattern_of: NDArray[np.int64]
+    block_begin: NDArray[np.int64]
+    rows: NDArray[np.int32]
+    column_begin: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    kept: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, kept: Tensor, *, reorder: bool = True) -> SparsePlan:
+        """Compile the plan of a pattern.
+
+        Parameters
+        ----------
+        kept : bool ``[H, Q, K]``, the cells to compute.
+        reorder : put queries that keep the same keys into a block, where that makes it smaller, whatever their order.
+        """
+        if kept.dim() != 3 or kept.dtype != torch.bool:
+            raise ShapeError(f"A plan is made of bool [H, Q, K], not of {kept.dtype} {list(kept.shape)}.")
+        cells = kept.cpu().numpy()
+        packed = np.packbits(cells.reshape(len(cells), -1), axis=1)
+        _, firsts, pattern_of = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        parts = []
+        for head in firsts:
+            parts.append(_blocks(cells[head], _order(cells[head]) if reorder else np.arange(cells.shape[1])))
+        rows, counts, columns, bits = zip(*parts, strict=True)
+        begins = np.cumsum([0, *(len(own) for own in rows)])
+        column_begin = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+        return cls(
+            cells.shape[1],
+            cells.shape[2],
+            pattern_of.reshape(-1).astype(np.int64),
+            begins.astype(np.int64),
+            np.concatenate(rows),
+            column_begin,
+            np.concatenate(columns),
+            np.concatenate(bits),
+        )
+
+    @functools.cached_property
+    def most_columns(self) -> int:
+        """The columns of the largest block."""
+        return int(np.diff(self.column_begin).max(initial=0))
+
+    def computed(self) -> NDArray[np.int64]:
+        """Cells that are computed for each head ``[H]``: 16 for every column of its blocks."""
+        per_block = SIDE * np.diff(self.column_begin)
+        totals = np.add.reduceat(per_block, self.block_begin[:-1])
+        return np.asarray(totals[self.pattern_of])
+
+
+def _order(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The queries in an order that makes the unions of 16 neighbours small: as they are, or by what they keep."""
+    natural = np.arange(len(cells))
+    # Along the first two components of what queries keep; patterns that follow the diagonal stay as they are.
+    weights = cells.astype(np.float32)
+    center = (weights * np.arange(cells.shape[1], dtype=np.float32)).sum(1) / np.maximum(weights.sum(1), 1)
+    candidates = (natural, np.argsort(center, kind="stable"), _greedy(cells))
+    return min(candidates, key=lambda order: _size(cells, order))
+
+
+def _greedy(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Blocks filled one by one with the query that adds the fewest keys to the block's union."""
+    packed = cells.astype(np.float32)
+    sizes, left, order = packed.sum(1), np.ones(len(cells), dtype=bool), []
+    while left.any():
+        # A block begins with the query that keeps most of those left: the others may fit into its union.
+        query = int(np.argmax(np.where(left, sizes, -1)))
+        union = np.zeros(cells.shape[1], dtype=np.float32)
+        common = np.zeros(len(cells), dtype=np.float32)
+        for _ in range(min(SIDE, int(left.sum()))):
+            left[query] = False
+            order.append(query)
+            new = np.flatnonzero(packed[query] > union)
+            union[new] = 1
+            common += packed[:, new].sum(1)
+            added = np.where(left, sizes - common, np.inf)
+            query = int(np.argmin(added))
+    return np.array(order, dtype=np.int64)
+
+
+def _size(cells: NDArray[np.bool_], order: NDArray[np.int64]) -> int:
+    """Columns of all blocks together."""
+    return int(_padded(cells, order).any(1).sum())
+
+
+def _padded(cells: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Cells by block, ``[blocks, 16, K]``."""
+    blocks = -(-len(cells) // SIDE)
+    padded = np.zeros((blocks * SIDE, cells.shape[1]), dtype=bool)
+    padded[: len(cells)] = cells[order]
+    return padded.reshape(blocks, SIDE, -1)
+
+
+def _blocks(
+    cells: NDArray[np.bool_], order: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
+    """Rows, number of columns, columns and bits of the blocks of one pattern."""
+    by_block = _padded(cells, order)
+    rows = np.full(len(by_block) * SIDE, -1, dtype=np.int32)
+    rows[: len(order)] = order
+    union = by_block.any(1)
+    bits = np.tensordot(by_block.astype(np.int64), 1 << np.arange(SIDE), axes=(1, 0))
+    columns = np.nonzero(union)[1]
+    return rows.reshape(-1, SIDE), union.sum(1), columns.astype(np.int32), bits[union].astype(np.uint16)
+
+
+def attend_sparse(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, start: Tensor, stop: Tensor
+) -> Tensor:
+    """Softmax attention over the cells of a plan.
+
+    Parameters
+    ----------
+    query : float32 or bfloat16 ``[B, H, Q, D]``.
+    key, value : ``[B, H or fewer, K, D]``; groups of heads may share them.
+    plan : for these queries and keys, or for more that follow them.
+    start, stop : int64 ``[B, Q]``, the keys that each query may see.
+
+    Returns
+    -------
+    output : ``[B, Q, H, D]``, contiguous; 0 for a query that sees none of the keys that it keeps.
+    """
+    batch, heads, queries, size = query.shape
+    keys, value_size = value.shape[-2:]
+    if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
+        raise ShapeError(
+            f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
+            f"not for {heads}, {queries} and {keys}."
+        )
+    output = query.new_empty(batch, queries, heads, value_size)
+    following, failed = torch.zeros(2, dtype=torch.int64)
+    start, stop = start.contiguous(), stop.contiguous()
+    parameters = team.SparseParameters(
+        next=following.data_ptr(),
+        path=team.path(),
+        parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
+        bfloat16=query.dtype == torch.bfloat16,
+        query=query.data_ptr(),
+        key=key.data_ptr(),
+        value=value.data_ptr(),
+        output=output.data_ptr(),
+        examples=batch,
+        heads=heads,
+        group=heads // key.shape[1],
+        queries=queries,
+        keys=keys,
+        size=size,
+        value_size=value_size,
+        query_steps=team.Steps(*query.stride()),
+        key_steps=team.Steps(*key.stride()),
+        value_steps=team.Steps(*value.stride()),
+        scaling=scaling,
+        start=start.data_ptr(),
+        stop=stop.data_ptr(),
+        plan_of=plan.pattern_of.ctypes.data,
+        block_begin=plan.block_begin.ctypes.data,
+        column_begin=plan.column_begin.ctypes.data,
+        rows=plan.rows.ctypes.data,
+        columns=plan.columns.ctypes.data,
+        kept=plan.kept.ctypes.data,
+        most_columns=plan.most_columns,
+        failed=failed.data_ptr(),
+    )
+    team.run("attend_sparse", parameters)
+    if failed.item():
+        raise MemoryError("There is no memory for sparse attention.")
+    return output
+
+
+def _parts(pieces: int, blocks: int) -> int:
+    """How many parts the blocks of a head are cut into, so that all threads have something to do until the end."""
+    threads = torch.get_num_threads()
+    return 1 if pieces % threads == 0 or pieces >= 8 * threads else max(1, min(-(-4 * threads // pieces), blocks // 4))

@@ -1,0 +1,120 @@
+"""Edits that only remove cells: the kernel that leaves them out equals the reference that computes and removes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attrim
+from attrim.attention import dropping
+from attrim.attention.context import attach
+from attrim.core.site import Select
+from attrim.edits.base import Edit
+from attrim.edits.mask import Mask
+from attrim.edits.window import Window
+from attrim.kernels import team
+from attrim.stats.mean import Mean
+from watching import output_of
+from zoo import ZOO, Animal, batch
+
+pytestmark = pytest.mark.skipif(
+    not team.available() or team.PATHS[team.path()] == "torch", reason="the compiled passes are not used here"
+)
+ANIMALS = [animal for animal in ZOO if animal.route == "interface" and animal.name not in ("gpt_oss", "gemma2", "t5")]
+"""Those with plain softmax attention; the others are refused or have terms of their own in their scores."""
+LONG = 40
+
+
+def removals(roles: str | None = None) -> dict[str, list[Edit]]:
+    generator = torch.Generator().manual_seed(5)
+    select = Select() if roles is None else Select(roles=roles)
+    cells = torch.rand(4, LONG, LONG, generator=generator) < 0.6
+    return {
+        "mask": [Mask(cells, select=select)],
+        "one head": [Mask(cells, select=Select(heads=(2,)))],
+        "window": [Window(2, 1)],
+        "both": [Mask(cells[:1]), Window(4)],
+        "short": [Mask(cells[:, :3, :3], "prune")],
+    }
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What the kernel returned, to see that it ran."""
+    found: list[Tensor] = []
+    real = dropping.attend
+
+    def attend(*arguments: Any) -> Tensor | None:
+        output = real(*arguments)
+        if output is not None:
+            found.append(output)
+        return output
+
+    monkeypatch.setattr(dropping, "attend", attend)
+    return found
+
+
+@pytest.mark.parametrize("kind", removals())
+@pytest.mark.parametrize("lengths", [(19, 6)], ids=str)
+@pytest.mark.parametrize("animal", ANIMALS, ids=str)
+def test_equals_the_reference(animal: Animal, lengths: tuple[int, ...], kind: str, used: list[Tensor]) -> None:
+    model, inputs, edits = animal.build(), batch(animal, lengths), removals()[kind]
+    with attrim.edit(model, *edits):
+        reference = output_of(model(**inputs)).detach()
+        assert not used, "gradients need the reference"
+        with torch.no_grad():
+            found = output_of(model(**inputs))
+    assert used
+    real = inputs.get("attention_mask")
+    if real is not None and found.shape[:2] == real.shape:  # what padding gives is nobody's business
+        reference, found = (tensor * real[:, :, None] for tensor in (reference, found))
+    torch.testing.assert_close(found, reference, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("animal", [animal for animal in ANIMALS if animal.generates], ids=str)
+def test_generation_with_a_cache(animal: Animal, used: list[Tensor]) -> None:
+    model, inputs = animal.build(), batch(animal, (9, 9))
+    options: dict[str, Any] = {
+        "max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True,
+        "output_logits": True, "pad_token_id": 0, "eos_token_id": 2,
+    }  # fmt: skip
+    inputs.pop("decoder_input_ids", None)
+    with torch.no_grad(), attrim.edit(model, *removals()["both"]):
+        fast = model.generate(**inputs, **options)
+        assert used
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dropping, "attend", lambda *_: None)
+            slow = model.generate(**inputs, **options)
+    assert torch.equal(fast.sequences, slow.sequences)
+    for own, other in zip(fast.logits, slow.logits, strict=True):
+        torch.testing.assert_close(own, other, atol=2e-5, rtol=1e-4)
+
+
+def test_what_the_kernel_cannot_do_is_left_to_the_reference(used: list[Tensor]) -> None:
+    animal = next(animal for animal in ZOO if animal.name == "bert")
+    model, inputs = animal.build(), batch(animal)
+    with torch.no_grad():
+        with attrim.edit(model, Mask(torch.ones(4, 9, 9, dtype=torch.bool), empty="uniform")):
+            model(**inputs)
+        with attach(model, edits=[Window(2)], stats=[Mean()]):
+            model(**inputs)
+        with attrim.edit(model, Window(2), attrim.Threshold(0.1)):
+            model(**inputs)
+        assert not used
+        with attrim.edit(model, Window(2)):
+            model(**inputs)
+    assert used
+
+
+def test_plans_are_made_once_for_texts_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    animal = next(animal for animal in ZOO if animal.name == "bert")
+    model, made = animal.build(), []
+    real = dropping._make
+    monkeypatch.setattr(dropping, "_make", lambda *arguments, **options: made.append(1) or real(*arguments, **options))
+    with torch.no_grad(), attrim.edit(model, Window(3)):
+        for length in (17, 20, 30, 18):
+            model(**batch(animal, (length, 5)))
+    assert len(made) == 2, "one for each site"
