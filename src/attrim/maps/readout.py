@@ -277,7 +277,7 @@ def _places(model: nn.Module, output: Any, batch: Mapping[str, Tensor], explaine
             f"{type(model).__name__} answers at every token, so row={explained.row!r} means nothing; use where=."
         )
     causal = is_causal(model) and not encoder_decoder
-    usual: Where = "last" if causal or encoder_decoder else "all"
+    usual: Literal["last", "all"] = "last" if causal or encoder_decoder else "all"
     where = usual if explained.where == "" else explained.where  # 0 is the first token
     if where == "all":
         return places_of(model, output, given)
