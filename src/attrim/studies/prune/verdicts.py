@@ -67,8 +67,8 @@ def unequal_use(rows: Sequence[PrunedRow]) -> str | None:
             if max(shares.values()) - min(shares.values()) > UNEQUAL:
                 said = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
                 return (
-                    f"Equally many removed cells are not equally many removed weights (tau {row.point.tau:g}: {said} of "
-                    "the held-out texts' weights), because texts differ in length and each pattern removes other "
+                    f"Equally many removed cells are not equally many removed weights (tau {row.point.tau:g}: {said} "
+                    "of the held-out texts' weights), because texts differ in length and each pattern removes other "
                     "cells; --match use compares patterns that remove as many weights."
                 )
     return None
