@@ -174,7 +174,7 @@ class Streams(LanguageModeling):
 
     def columns(self, outputs: Array, labels: Array) -> dict[str, Array]:
         """The sums of each segment."""
-        return dict(zip(("loss", "tokens", "words"), outputs.T, strict=True))
+        return dict(zip(("loss", "tokens", "words"), outputs.T.astype(np.float64), strict=True))
 
     def encoded(self, tokenizer: Any, *, words: bool) -> TokenStream:
         """All chosen texts as one stream, tokenised once for all epochs and for other tasks with the same texts.
