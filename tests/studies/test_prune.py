@@ -26,7 +26,7 @@ from attrim.studies.findings import findings
 from attrim.studies.prune.comparison import PrunedRow, PrunePoint, pooled
 from attrim.studies.prune.driver import points_of
 from attrim.studies.prune.removal import make_removal
-from attrim.studies.prune.verdicts import sentences
+from attrim.studies.prune.verdicts import sentences, unequal_use
 from attrim.tasks import load_task
 from attrim.training.loop import Loop
 from one_letter import write_sst2
@@ -214,15 +214,37 @@ def test_baselines_are_as_sparse(averages: Mean, tau: float) -> None:
     assert (window.edit.size, window.edit.first) == (size, first)
     assert window.facts.cells == best.facts.cells
     distance = abs(window.facts.removed - best.facts.removed)
-    for other in range(1, 12):
-        for number in own.window_first:
-            changed = make_removal(
-                dataclasses.replace(own, window_first=(number,)), averages, "window", tau, everything
-            )
-            assert abs(changed.facts.removed - best.facts.removed) >= distance, other
+    for number in own.window_first:
+        sizes = [make_removal(dataclasses.replace(own, window_first=(number,)), averages, "window", tau, everything)]
+        assert all(abs(each.facts.removed - best.facts.removed) >= distance for each in sizes)
     coded = study(as_coded="bert")
     best, drawn = (make_removal(coded, averages, kind, tau, everything) for kind in ("ap", "random"))
     assert drawn.facts.removed == pytest.approx(best.facts.removed, abs=8)
+
+
+@pytest.mark.parametrize("tau", [0.5, 0.8])
+def test_baselines_remove_as_many_weights(averages: Mean, tau: float) -> None:
+    """A cell counts once for each text that had it."""
+    own, everything = study(match="use"), attrim.Select()
+
+    def share(removed) -> float:
+        counts = {site.name: averages.counts(site).expand(site.heads, -1, -1) for site in averages.sites}
+        lost = sum(int(counts[name][removed(name)].sum()) for name in counts)
+        return lost / sum(int(each.sum()) for each in counts.values())
+
+    best, drawn, window = (make_removal(own, averages, kind, tau, everything) for kind in ("ap", "random", "window"))
+    used = share(lambda name: best.edit.cells[name])
+    assert used < tau - 0.05  # the positions of long texts go first
+    assert share(lambda name: drawn.edit.cells[name]) == pytest.approx(used, abs=0.03)
+    size = len(averages.matrix(averages.sites[0])[0])
+    distance = (torch.arange(size)[None] - torch.arange(size)[:, None]).abs()
+
+    def near(size: int, first: int) -> float:
+        gone = (distance >= size) & (torch.arange(len(distance)) >= first)
+        return share(lambda _: gone.expand(4, -1, -1))
+
+    found = near(window.edit.size, window.edit.first)
+    assert abs(found - used) == min(abs(near(size, first) - used) for size in range(1, 30) for first in (1, 2, 3, 4))
 
 
 def test_what_a_window_removes_is_counted_on_the_cells_that_texts_have(averages: Mean) -> None:
@@ -378,7 +400,7 @@ def rows_of(dense: list[float], ap: list[float], window: list[float], ahead: Int
         point = PrunePoint(kind, 0.0 if kind == "dense" else 0.8, True)
         values = {"held-out": {"accuracy": tuple(scores)}}
         seeds = tuple(range(len(scores)))
-        zeros = (0.0,) * len(scores)
+        zeros = (0.8 if kind == "ap" else 0.2,) * len(scores)
         return PrunedRow(point, seeds, (), ("5+1",) if kind == "window" else (), values, zeros, zeros, **more)
 
     class Sparse(PrunedRow):
@@ -406,6 +428,12 @@ def test_verdicts(ap: list[float], window: list[float], interval: tuple, verdict
     (said,) = sentences(rows_of([100.0] * len(ap), ap, window, Interval(*interval)), "accuracy", False)
     assert verdict in said
     assert f"{100 - np.mean(ap):.1f} % worse than dense" in said
+
+
+def test_unequal_use_is_said() -> None:
+    rows = rows_of([100.0], [90.0], [80.0], Interval(10.0, 8.0, 12.0))
+    assert "ap 80.0%, window 20.0%" in unequal_use(rows)
+    assert unequal_use(rows[:2]) is None
 
 
 def test_smaller_is_better() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -333,25 +333,44 @@ class SparsePattern(Edit):
                 raise ParameterError(f"{name} does not go with as_coded={self.as_coded!r}; leave one of them out.")
 
 
-def matching_window(pattern: SparsePattern, first: int = 0) -> int:
+def matching_window(pattern: SparsePattern, first: int = 0, by_use: bool = False) -> int:
     """The ``size`` of the :class:`~attrim.edits.window.Window` that removes as many cells as a pattern, most nearly.
 
     Parameters
     ----------
     first : how many first keys the window keeps.
+    by_use : count a cell once for each text that had it, not once.
     """
-    if not isinstance(pattern.averages, Mean):
-        raise ShapeError("Only a pattern of a Mean stat says which cells texts have; make it from one.")
     kept: list[Tensor] = []
-    total = pattern.total
-    for site, heads in pattern.select.resolve(pattern.averages.sites).items():
-        known = (pattern.averages.counts(site) > 0).expand(site.heads, -1, -1)[list(heads)].sum(0)
-        distance = (torch.arange(known.shape[1])[None, :] - torch.arange(known.shape[0])[:, None]).abs()
+    wanted = 0.0
+    for weights, gone in _weighted(pattern, by_use):
+        distance = (torch.arange(weights.shape[2])[None, :] - torch.arange(weights.shape[1])[:, None]).abs()
         distance[:, :first] = 0
-        kept.append(torch.bincount(distance.flatten(), weights=known.flatten().double()))
+        kept.append(torch.bincount(distance.flatten(), weights=weights.sum(0).flatten()))
+        wanted += float(weights[~gone].sum())
     reach = max(map(len, kept))
     sums = torch.stack([functional.pad(each, (0, reach - len(each))) for each in kept]).sum(0).cumsum(0)
-    return int((sums - (total.cells - total.removed)).abs().argmin()) + 1
+    return int((sums - wanted).abs().argmin()) + 1
+
+
+def use_share(pattern: SparsePattern) -> float:
+    """The share of the measured texts' attention weights that a pattern removes.
+
+    It is smaller than that of the cells where the cells that few texts are long enough for are removed first.
+    """
+    parts = [(float(weights[gone].sum()), float(weights.sum())) for weights, gone in _weighted(pattern, by_use=True)]
+    return sum(removed for removed, _ in parts) / sum(total for _, total in parts)
+
+
+def _weighted(pattern: SparsePattern, by_use: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each site what its cells count, float64 ``[H, N, M]``, and those that are removed."""
+    if not isinstance(pattern.averages, Mean):
+        raise ShapeError("Only a pattern of a Mean stat says which cells texts have; make it from one.")
+    removed = pattern.mask.cells
+    assert isinstance(removed, Mapping)
+    for site, heads in pattern.select.resolve(pattern.averages.sites).items():
+        counts = pattern.averages.counts(site).expand(site.heads, -1, -1)[list(heads)]
+        yield (counts if by_use else counts > 0).double(), removed[site.name][list(heads)]
 
 
 def window_facts(pattern: SparsePattern, window: Window) -> PatternFacts:
@@ -360,6 +379,12 @@ def window_facts(pattern: SparsePattern, window: Window) -> PatternFacts:
         PatternFacts.__add__,
         (grid.facts(_outside(grid.known, window), None, pattern.tile or TILE) for grid in pattern._grids().values()),
     )
+
+
+def window_share(pattern: SparsePattern, window: Window, by_use: bool = False) -> float:
+    """The share of the cells of a pattern's averages that a window removes; ``by_use`` as in the matching window."""
+    parts = [(weights[_outside(weights, window)].sum(), weights.sum()) for weights, _ in _weighted(pattern, by_use)]
+    return float(sum(removed for removed, _ in parts) / sum(total for _, total in parts))
 
 
 def _outside(known: Tensor, window: Window) -> Tensor:

@@ -18,7 +18,7 @@ from .headshow import heads_charts, heads_sentences, heads_tables
 from .headwise import PrunedHeads
 from .sets import OWN
 from .study import DENSE, TOGETHER
-from .verdicts import sentences
+from .verdicts import sentences, unequal_use
 
 NAMES = {
     "ap": "AP",
@@ -289,6 +289,8 @@ class PruneFindings(Findings):
         said = [] if self.whole else ["The study is not finished: these are the results so far."]
         for data in self.sets:
             said += sentences(self.rows, self.metric, self.smaller_is_better, data)
+        warning = unequal_use(self.rows)
+        said += [warning] if warning is not None else []
         return said + (heads_sentences(self.heads) if self.heads is not None else [])
 
     def data(self) -> dict[str, Any]:

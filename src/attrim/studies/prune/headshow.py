@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,8 @@ from ...core.checked import Cell
 from .headwise import CHANGES, PREDICTORS, PrunedHeads
 
 LABELS = {**PREDICTORS, "pruned": "rise of the loss, pruned", "constant": "rise of the loss, constant"}
-CHANGED = {"pruned": "pruned", "constant": "replaced by its average"}
+CHANGED = {"pruned": "pruned", "constant": "constant"}
+WORDS = {"pruned": "pruned", "constant": "replaced by its average"}
 
 
 def heads_tables(found: PrunedHeads, title: str) -> list[Table]:
@@ -24,17 +26,25 @@ def heads_tables(found: PrunedHeads, title: str) -> list[Table]:
     every = Table("heads", f"{title}: one head at a time", columns=columns, rows=rows, detail=True)
     if not found.agreements:
         return [every]
-    known = {(each.predictor, each.change): str(each.correlation) for each in found.agreements}
+    known = {(each.predictor, each.change): each for each in found.agreements}
     agreements: list[list[Cell]] = [
-        [PREDICTORS[predictor], *(known[predictor, change] for change in CHANGES)] for predictor in PREDICTORS
+        [PREDICTORS[predictor]]
+        + [
+            str(each)
+            for change in CHANGES
+            for each in (known[predictor, change].correlation, known[predictor, change].size)
+        ]
+        for predictor in PREDICTORS
     ]
     caption = (
         f"Spearman's rank correlation with the rise of the loss ({found.loss:.4f} unchanged) when one head of "
         f"{len(found.heads)} is changed, on {found.examples:,} held-out examples and without training again, with 95 % "
-        f"bootstrap interval over heads. Pruned: its cells removed as at tau {found.tau:g}. The distance is the order "
-        "'divergence' of the constant study."
+        f"bootstrap interval over heads; size: with the size of the rise, whatever its sign. Pruned: its cells removed "
+        f"as at tau {found.tau:g}. Constant: replaced by its average. The distance is the order 'divergence' of the "
+        "constant study."
     )
-    names = [Column("predictor"), *(Column(CHANGED[change]) for change in CHANGES)]
+    names = [Column("predictor")]
+    names += [Column(label) for change in CHANGES for label in (CHANGED[change], f"{CHANGED[change]}, size")]
     return [
         Table("predictors", f"{title}: what tells which head is free", columns=names, rows=agreements, caption=caption),
         every,
@@ -49,8 +59,12 @@ def heads_charts(found: PrunedHeads) -> Iterator[Chart]:
         values = np.full((len(sites), width), np.nan)
         for head in found.heads:
             values[sites.index((head.site, head.role, head.layer)), head.head] = getattr(head, name)
-        rise = name in CHANGES
-        limit = float(np.nanmax(np.abs(values))) or 1.0
+        rise, limit = name in CHANGES, float(np.nanmax(np.abs(values))) or 1.0
+        if rise:
+            # A rise of 0.00012 and one of 0 would look alike in the cells, so they are in units of their own size.
+            power = math.floor(math.log10(limit))
+            values, limit = np.round(values / 10.0**power, 2) + 0.0, limit / 10.0**power
+            label = f"{label} (1e{power} nats)"
         yield HeadMatrix(
             f"heads-{name}",
             values=values,
@@ -70,12 +84,13 @@ def heads_sentences(found: PrunedHeads) -> list[str]:
         own = [each for each in found.agreements if each.change == change]
         if not own:
             continue
-        best = max(own, key=lambda each: abs(each.correlation.value))
-        sure = best.correlation.low > 0 or best.correlation.high < 0
-        verdict = "" if sure else ", which may be chance, so none of them tells"
-        others = ", ".join(f"{PREDICTORS[each.predictor]} {each.correlation}" for each in own if each is not best)
-        said.append(
-            f"What a head costs when it is {CHANGED[change]}: the best predictor is the {PREDICTORS[best.predictor]}, "
-            f"rank correlation {best.correlation}{verdict}; {others}."
-        )
+        for what, part in (("how much the loss rises", "correlation"), ("how much it changes", "size")):
+            best = max(own, key=lambda each: abs(getattr(each, part).value))
+            interval = getattr(best, part)
+            sure = interval.low > 0 or interval.high < 0
+            verdict = "" if sure else ", which may be chance, so none of them tells"
+            said.append(
+                f"One head {WORDS[change]}: {what} is best told by the {PREDICTORS[best.predictor]}, rank correlation "
+                f"{interval}{verdict}."
+            )
     return said

@@ -69,11 +69,17 @@ class HeadFacts:
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """Spearman's rank correlation of a predictor with the rise of the loss, with its bootstrap interval over heads."""
+    """Spearman's rank correlation of a predictor with the rise of the loss, with its bootstrap interval over heads.
+
+    Attributes
+    ----------
+    size : of the correlation with the size of the rise, whatever its sign: on few examples a loss falls by chance, too.
+    """
 
     predictor: str
     change: str
     correlation: Interval
+    size: Interval
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,12 @@ def agreements(heads: Sequence[HeadFacts]) -> tuple[RankAgreement, ...]:
         return ()
     numbers = {name: np.array([getattr(head, name) for head in heads]) for name in (*CHANGES, *PREDICTORS)}
     return tuple(
-        RankAgreement(predictor, change, rank_interval(numbers[predictor], numbers[change]))
+        RankAgreement(
+            predictor,
+            change,
+            rank_interval(numbers[predictor], numbers[change]),
+            rank_interval(numbers[predictor], np.abs(numbers[change])),
+        )
         for change in CHANGES
         for predictor in PREDICTORS
     )

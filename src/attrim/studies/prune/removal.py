@@ -8,7 +8,14 @@ from typing import Any
 
 from ...core.site import Select, Site
 from ...edits.base import Edit
-from ...edits.pattern import SparsePattern, load_pattern_averages, matching_window, window_facts
+from ...edits.pattern import (
+    SparsePattern,
+    load_pattern_averages,
+    matching_window,
+    use_share,
+    window_facts,
+    window_share,
+)
 from ...edits.persite import names_of
 from ...edits.ranking import PatternFacts
 from ...edits.window import Window
@@ -47,25 +54,29 @@ def make_removal(study: Prune, mean: Mean, kind: str, tau: float, select: Select
             f"At tau {tau:g} nothing is removed of {weakest.total.cells} cells, so a model would be dense; leave this "
             "tau out."
         )
+    by_use = study.match == "use"
     if kind == "window":
-        return _window(weakest, study.window_first, select)
+        return _window(weakest, study.window_first, select, by_use)
     if CHOOSE[kind] == "weakest":
         return Removal(weakest.mask, weakest.total)
     options: dict[str, Any] = study.pattern_options()
     if study.as_coded != "no":
         # The released rules have no random baseline that is as sparse, so one is drawn by the corrected rule.
         options, tau = {**options, "as_coded": "no", "tile": None}, weakest.total.effective
+    if by_use and kind == "random":
+        # Drawn cells are used as often as any other.
+        options, tau = {**options, "as_coded": "no"}, use_share(weakest)
     drawn = SparsePattern(mean, tau, select=select, choose=CHOOSE[kind], seed=seed, **options)  # type: ignore[arg-type]
     return Removal(drawn.mask, drawn.total)
 
 
-def _window(pattern: SparsePattern, first: Sequence[int], select: Select) -> Removal:
-    """The window that removes most nearly as many cells as a pattern."""
-    windows = [Window(matching_window(pattern, number), number, select=select) for number in first]
-    facts = [window_facts(pattern, window) for window in windows]
-    nearest = min(range(len(windows)), key=lambda place: abs(facts[place].removed - pattern.total.removed))
-    window = windows[nearest]
-    return Removal(window, facts[nearest], f"{window.size}+{window.first}")
+def _window(pattern: SparsePattern, first: Sequence[int], select: Select, by_use: bool) -> Removal:
+    """The window that removes most nearly as many cells as a pattern, or as many weights of the averaged texts."""
+    windows = [Window(matching_window(pattern, number, by_use), number, select=select) for number in first]
+    wanted = use_share(pattern) if by_use else pattern.total.effective
+    distances = [abs(window_share(pattern, window, by_use) - wanted) for window in windows]
+    window = windows[distances.index(min(distances))]
+    return Removal(window, window_facts(pattern, window), f"{window.size}+{window.first}")
 
 
 def given_averages(sources: Sequence[str]) -> Mean:

@@ -100,6 +100,9 @@ class Prune(Recipe, Study):
     """The tau that single heads are pruned with (default: the largest)."""
     cost_examples: int = 0
     """Measure seconds and peak memory of evaluating so many examples, each model in a process of its own."""
+    match: Literal["cells", "use"] = "cells"
+    """What random cells and windows have in common with ap: the share of cells, or the share of weights that the
+    averaged texts lose (a cell that few texts are long enough for counts little)."""
     evaluate_every: int | None = None
     """Evaluate after every so many steps of training (default: once at the end)."""
     keep_best: bool = False

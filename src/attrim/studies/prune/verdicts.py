@@ -11,6 +11,8 @@ from .comparison import PrunedRow, PrunePoint
 from .sets import OWN
 from .study import DENSE, TOGETHER
 
+UNEQUAL = 0.05
+"""Shares of removed weights that differ by more are not called equal."""
 BASELINES = {"random": "random cells", "random-mass": "random cells of equal mass", "window": "a window"}
 
 
@@ -40,7 +42,8 @@ def _sentence(row: PrunedRow, dense: PrunedRow, rows: Sequence[PrunedRow], metri
     far = f"{abs(100 * (score - before) / before):.1f} % " if before else ""
     side = "equal to" if score == before else f"{far}{'better' if sign * (score - before) > 0 else 'worse'} than"
     text = (
-        f"AP{with_entmax} at tau {point.tau:g} ({row.effective:.1%} of the cells removed), {how}: {metric}{where} is "
+        f"AP{with_entmax} at tau {point.tau:g} ({row.effective:.1%} of the cells removed, {_zeros(row)}), {how}: "
+        f"{metric}{where} is "
         f"{score:.2f}, {side} dense ({before:.2f}; difference {change}; {counted(len(row.seeds), 'seed')})"
     )
     verdicts = [
@@ -49,6 +52,26 @@ def _sentence(row: PrunedRow, dense: PrunedRow, rows: Sequence[PrunedRow], metri
         if (other := next((each for each in rows if each.point == _as(point, kind)), None)) is not None
     ]
     return "; ".join([text, *verdicts]) + "."
+
+
+def _zeros(row: PrunedRow) -> str:
+    return f"{np.mean(row.zeros):.1%} of the held-out texts' weights"
+
+
+def unequal_use(rows: Sequence[PrunedRow]) -> str | None:
+    """A warning where patterns with as many cells differ in the weights that they remove; None where they do not."""
+    for row in reversed(rows):
+        if row.point.kind == "ap" and row.point.role == TOGETHER:
+            others = [each for each in rows if each.point in (_as(row.point, "random"), _as(row.point, "window"))]
+            shares = {each.point.kind: float(np.mean(each.zeros)) for each in (row, *others)}
+            if max(shares.values()) - min(shares.values()) > UNEQUAL:
+                said = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
+                return (
+                    f"Equally many removed cells are not equally many removed weights (tau {row.point.tau:g}: {said} "
+                    "of the held-out texts' weights), because texts differ in length and each pattern removes other "
+                    "cells; --match use compares patterns that remove as many weights."
+                )
+    return None
 
 
 def _as(point: PrunePoint, kind: str) -> PrunePoint:
@@ -62,7 +85,8 @@ def _verdict(row: PrunedRow, other: PrunedRow, metric: str, sign: float, data: s
     spread = max(max(ours) - min(ours), max(theirs) - min(theirs))
     name = BASELINES[other.point.kind]
     if other.point.kind == "window":
-        name += f" ({'/'.join(other.windows)}, {other.effective:.1%} removed)"
+        name += f" {'/'.join(other.windows)}"
+    name += f" ({other.effective:.1%} of the cells, {_zeros(other)})"
     gain = sign * ahead.value
     sure = ahead.low > 0 or ahead.high < 0
     beyond = abs(ahead.value) > spread
