@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 from ..core.modes import device_of
 
 TEXT, TARGET = 6, 4  # different lengths, so that cross-attention shows
+TARGET_MASKS = ("decoder_attention_mask", "target_mask", "trg_mask")
+"""What models call the argument ``[B, T]`` that is 1 at their real target steps."""
 
 
 def make_example(model: nn.Module) -> dict[str, Any]:
@@ -55,6 +58,27 @@ def run_example(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, torch.Tensor):
         return model(inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(**inputs)
+
+
+def shortened(inputs: Any, length: int) -> Iterator[Any]:
+    """The inputs with one of their sequences of ``length`` cut by its last entry, for each sequence in turn.
+
+    None where there is only one: a tensor that is given twice is one sequence. The sequence axis is the second, or else
+    the first.
+    """
+    named = inputs if isinstance(inputs, dict) else dict(enumerate(inputs)) if isinstance(inputs, (tuple, list)) else {}
+    axes = {
+        id(value): next((axis for axis in (1, 0) if value.shape[axis] == length), None)
+        for value in named.values()
+        if isinstance(value, torch.Tensor) and value.ndim > 1
+    }
+    found = [key for key, axis in axes.items() if axis is not None]
+    for key in found if len(found) > 1 and length > 1 else ():
+        changed = {
+            name: value.narrow(axes[key] or 0, 0, length - 1) if id(value) == key else value
+            for name, value in named.items()
+        }
+        yield changed if isinstance(inputs, dict) else tuple(changed.values())
 
 
 def _part(config: Any, name: str) -> Any:
