@@ -92,7 +92,7 @@ def _tokens(config: Any, length: int) -> torch.Tensor | None:
     if not isinstance(size, int):
         return None
     special = {token for kind in ("pad", "bos", "eos") for token in _numbers(getattr(text, f"{kind}_token_id", None))}
-    ordinary = [token for token in range(min(size, 4 * length)) if token not in special]
+    ordinary = [token for token in range(min(size, 4 * length)) if token not in special] or [0]
     tokens = (ordinary * length)[:length]
     ends = [token for token in _numbers(getattr(text, "eos_token_id", None)) if 0 <= token < size]
     if ends:

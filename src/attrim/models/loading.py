@@ -19,7 +19,7 @@ from ..baking.model import baked_class, loadable, read_sidecar
 from ..core.paths import home_path, require_text
 from ..core.processor import prepare_half_precision
 from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
-from . import shape_models, sources, tiny, transformer_xl
+from . import recurrent, shape_models, sources, tiny, transformer_xl
 from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
 from .weights import uses_safetensors
@@ -56,6 +56,7 @@ TOKENIZERS = {
 }
 """Hub models that come without a tokenizer, and the one that they were trained with."""
 
+recurrent.register()
 transformer_xl.register()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

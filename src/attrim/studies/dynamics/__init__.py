@@ -1,0 +1,1 @@
+"""How attention comes to point where it points, while a model trains."""
