@@ -16,6 +16,7 @@ from .base import Chain, Command, Outcome, register
 
 if TYPE_CHECKING:
     from ..edits import Edit
+    from ..training.callbacks import Callback
     from ..training.finetuning import Finetuned
 
 
@@ -34,6 +35,10 @@ class Train(Command, TrainingBench, Recipe):
     """Evaluate after every so many steps (default: once at the end)."""
     keep_best: bool = False
     """Save the weights with the best evaluation instead of the last ones."""
+    save_every: int | None = None
+    """Keep the model of every so many steps, and of step 0 and the last one, in the run's folder models."""
+    custom_saves: tuple[int, ...] = ()
+    """Further steps whose model is kept."""
     edit: Chain = ()
     """Edits that are switched on during training and evaluation, several in order with then."""
     output: Path | None = Path("runs")
@@ -67,6 +72,7 @@ class Train(Command, TrainingBench, Recipe):
                 select=self.select(),
                 evaluate_every=self.evaluate_every,
                 keep_best=self.keep_best,
+                callbacks=self._kept(bench.run_folder, tokenizer),
                 progress=self.progress,
             )
         if self.save is not None:
@@ -83,6 +89,13 @@ class Train(Command, TrainingBench, Recipe):
             raise ParameterError(f"The task {self.task_name} trains a {head} head, not {self.kind}; leave --kind out.")
         if self.save is not None and self.save.exists() and not (self.save / "config.json").exists():
             raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
+
+    def _kept(self, folder: Path, tokenizer: Any) -> Sequence[Callback]:
+        from ..training.moments import keep_models
+
+        if self.save_every is None and not self.custom_saves:
+            return ()
+        return [keep_models(folder / "models", tokenizer, every=self.save_every, extra=self.custom_saves)]
 
     def load_model(self, **options: Any) -> Any:
         """Load the model with the head that it has for this task, or with a new one that the seed fixes."""
@@ -105,6 +118,8 @@ class Train(Command, TrainingBench, Recipe):
             "evaluate_every": self.evaluate_every,
             "keep_best": self.keep_best,
             "edits": fingerprint(edits),
+            # Only where some are asked for, so that runs from before there were any are found.
+            **({"saves": [self.save_every, *self.custom_saves]} if self.save_every or self.custom_saves else {}),
         }
 
     def _outcome(self, found: Finetuned, folder: Path) -> Outcome:

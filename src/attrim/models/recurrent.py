@@ -121,8 +121,6 @@ def copier_config(
 class _Recurrent(PreTrainedModel):
     """What both networks share: weights that begin as torch's layers do."""
 
-    _no_split_modules = ()
-
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding, nn.RNNBase)):
             module.reset_parameters()
@@ -203,7 +201,8 @@ class RecurrentClassifier(_Recurrent):
         logit = self.pooling(hidden, values, mask)
         logits = torch.stack([torch.zeros_like(logit), logit], dim=1)
         loss = None if labels is None else functional.binary_cross_entropy_with_logits(logit, labels.to(logit.dtype))
-        result = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=(values,))
+        found: dict[str, Any] = {"loss": loss, "logits": logits}
+        result = SequenceClassifierOutput(**found)
         return result if return_dict is not False else result.to_tuple()
 
     def position_logits(self, hidden: Tensor, mask: Tensor) -> Tensor:
@@ -233,14 +232,18 @@ class CrossAttention(nn.Module):
         self.num_heads = config.heads
         self.heads = nn.ModuleList(Head(config) for _ in range(config.heads))
 
+    def parts(self) -> list[Head]:
+        """The heads in order."""
+        return list(self.heads)  # type: ignore[arg-type]  # torch types the members of a list as modules
+
     def forward(self, states: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
         """Decoder states ``[B, T, D]`` and encoder states ``[B, S, K]`` to the mean context ``[B, T, D]``."""
-        queries = torch.stack([head.query(states) for head in self.heads], dim=1)
+        queries = torch.stack([head.query(states) for head in self.parts()], dim=1)
         scores = queries @ keys[:, None].transpose(2, 3)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None], FORBIDDEN)
         attended = scores.softmax(-1) @ keys[:, None]
-        outputs = [head.output(attended[:, place]) for place, head in enumerate(self.heads)]
+        outputs = [head.output(attended[:, place]) for place, head in enumerate(self.parts())]
         return outputs[0] if len(outputs) == 1 else torch.stack(outputs).mean(0)
 
 
@@ -339,7 +342,8 @@ class RecurrentSeq2Seq(_Recurrent, GenerationMixin):
         loss = None
         if labels is not None:
             loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
-        result = Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=keys)
+        found: dict[str, Any] = {"loss": loss, "logits": logits, "encoder_last_hidden_state": keys}
+        result = Seq2SeqLMOutput(**found)
         return result if return_dict is not False else result.to_tuple()
 
     def decoder_states(self, decoder_input_ids: Tensor, encoded: Any) -> Tensor:
@@ -366,7 +370,7 @@ class RecurrentSeq2Seq(_Recurrent, GenerationMixin):
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted
 
-    def prepare_inputs_for_generation(
+    def prepare_inputs_for_generation(  # type: ignore[override]  # nothing else of the stock inputs is used
         self, input_ids: Tensor, encoder_outputs: Any = None, attention_mask: Tensor | None = None, **_: Any
     ) -> dict[str, Any]:
         """The whole target so far, because no state is kept between steps."""
@@ -376,8 +380,9 @@ class RecurrentSeq2Seq(_Recurrent, GenerationMixin):
             "attention_mask": attention_mask,
         }
 
-    def _prepare_cache_for_generation(self, *_: Any, **__: Any) -> None:
+    def _prepare_cache_for_generation(self, *_: Any, **__: Any) -> bool:
         """Make no cache of keys and values: there are none."""
+        return False
 
     def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
         """What reads the source."""

@@ -206,7 +206,7 @@ def seq2seq_beta(model: RecurrentSeq2Seq, inputs: Batch) -> Tensor:
     given = _without_labels(inputs, model)
     encoded = model.encoder(given["input_ids"], given.get("attention_mask"))
     states = model.decoder_states(given["decoder_input_ids"], encoded)
-    context = model.cross_attention.heads[0].output(encoded.last_hidden_state)
+    context = model.cross_attention.parts()[0].output(encoded.last_hidden_state)
     labels = inputs["labels"]
     steps, keys = labels.shape[1], context.shape[1]
     found = []

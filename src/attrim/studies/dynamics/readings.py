@@ -6,7 +6,7 @@ Probes are compared within a prediction (one label, or one target token). What i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,7 +163,7 @@ def kendall(first: Readings, second: Readings) -> Floats:
     )  # fmt: skip
 
 
-METRICS = {"top 5% match": matches, "kendall tau": kendall}
+METRICS: dict[str, Callable[[Readings, Readings], Floats]] = {"top 5% match": matches, "kendall tau": kendall}
 """How two probes are compared, by the names of the original's results."""
 
 
