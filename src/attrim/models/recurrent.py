@@ -7,6 +7,7 @@ begin as those of torch's own layers: embeddings N(0, 1), recurrent ones U(±1/s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -345,6 +346,11 @@ class RecurrentSeq2Seq(_Recurrent, GenerationMixin):
         found: dict[str, Any] = {"loss": loss, "logits": logits, "encoder_last_hidden_state": keys}
         result = Seq2SeqLMOutput(**found)
         return result if return_dict is not False else result.to_tuple()
+
+    def swap_heads(self, heads: Sequence[Head]) -> None:
+        """Put these heads in place of those that attend; there may be more or fewer of them."""
+        self.cross_attention.heads = nn.ModuleList(heads)
+        self.cross_attention.num_heads = self.config.heads = len(heads)
 
     def decoder_states(self, decoder_input_ids: Tensor, encoded: Any) -> Tensor:
         """The decoder's states ``[B, T, D]``; they depend on the context of no step."""

@@ -16,7 +16,7 @@ from ...attention.context import attach, edit
 from ...core.modes import in_mode
 from ...edits.uniform import Uniform
 from ...errors import ParameterError
-from ...models.recurrent import RecurrentSeq2Seq, copier_config
+from ...models.recurrent import Head, RecurrentSeq2Seq, RecurrentSeq2SeqConfig, copier_config
 from ...training.callbacks import Callback
 from ...training.data import Step
 from ...training.loop import Loop, own_randomness, seed_everything
@@ -43,7 +43,8 @@ class Training:
     data : what is copied.
     seed : draws the first weights and the data.
     data_seed : draws the data alone, where it is not that of ``seed``.
-    heads : 0 is the LSTM with one head; otherwise the GRU with so many.
+    heads : numbers of the heads of a GRU, each of which draws its own weights; none is the LSTM with one head. All else
+        of the network is the same whichever heads it has.
     uniform_steps : attention is even for so many first steps; -1 for all.
     supervise : weight of a penalty that pulls attention to the right symbol.
     taught : steps of training with even attention on sequences with repetition, whose symbols tell what goes with what,
@@ -61,7 +62,7 @@ class Training:
     evaluate_on: int = 50
     bidirectional: bool = False
     context: bool = True
-    heads: int = 0
+    heads: tuple[int, ...] = ()
     data_seed: int | None = None
     uniform_steps: int = 0
     supervise: float = 0.0
@@ -84,7 +85,7 @@ class Evaluated:
     aligned : of each head, the share of steps whose attention is highest at the right symbol; the end does not count.
     after, before : the same for the symbols after and before the right one: a state can hold a symbol that it read
         before.
-    beta : the share of steps at which the right symbol argues most for the right token; None with several heads.
+    beta : the share of steps at which the right symbol argues most for the right token; None where it was not asked.
     evenness : entropy of attention as a share of that of even attention.
     loss : mean over tokens, in nats.
     """
@@ -102,20 +103,24 @@ class Evaluated:
 def build(training: Training) -> RecurrentSeq2Seq:
     """The network of a training, with first weights from its seed."""
     options: dict[str, Any] = {"context": training.context, "bidirectional": training.bidirectional}
-    config = copier_config(training.data.num_vocab, training.hidden_dim, heads=training.heads, **options)
+    config = copier_config(training.data.num_vocab, training.hidden_dim, heads=min(len(training.heads), 1), **options)
     with own_randomness():
         seed_everything(training.seed, "copier")
-        return RecurrentSeq2Seq(config)
+        model = RecurrentSeq2Seq(config)
+        if training.heads:
+            model.swap_heads([draw_head(config, training.seed, number) for number in training.heads])
+    return model
 
 
-def train(training: Training, model: RecurrentSeq2Seq | None = None) -> list[Evaluated]:
-    """Train a copying network and evaluate it on the way.
+def draw_head(config: RecurrentSeq2SeqConfig, seed: int, number: int) -> Head:
+    """The head with a number, whose weights depend on the seed and on that number alone."""
+    seed_everything(seed, "head", number)
+    return Head(config)
 
-    Parameters
-    ----------
-    model : one whose heads were put in; by default a new one.
-    """
-    model = build(training) if model is None else model
+
+def train(training: Training) -> list[Evaluated]:
+    """Train a copying network and evaluate it on the way."""
+    model = build(training)
     data, seed = training.data, training.seed if training.data_seed is None else training.data_seed
     if training.taught:
         informative = Copying(data.num_vocab, data.seq_length, repetition=True)
@@ -126,7 +131,7 @@ def train(training: Training, model: RecurrentSeq2Seq | None = None) -> list[Eva
 
     def look(step: int, loop: Loop) -> None:
         with edit(model, Uniform()) if training.uniform else nullcontext():
-            found.append(evaluate(model, data, training.evaluate_on, step))
+            found.append(evaluate(model, data, training.evaluate_on, step, with_beta=not training.heads))
 
     watching = AtSteps(look, every=training.evaluate_every)
     loop = _loop(model, data, training, training.steps, seed, loss, watching, _Stop(training.stop, found))
@@ -208,17 +213,17 @@ def _mean_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     return loss
 
 
-def evaluate(model: RecurrentSeq2Seq, data: Copying, count: int, step: int) -> Evaluated:
+def evaluate(model: RecurrentSeq2Seq, data: Copying, count: int, step: int, *, with_beta: bool = True) -> Evaluated:
     """What a copying network does with ``count`` fresh sequences, the same at every step."""
     inputs = data.batch(count, np.random.default_rng([data.num_vocab, data.seq_length, 7]))
     watched = Watched()
     with in_mode(model, training=False), torch.no_grad():
         with attach(model, stats=[watched]):
             logits = model(**inputs).logits
-        ((weights, ),) = (tuple(watched.weights.values()),)
+        (weights,) = watched.weights.values()
         beta = None
         length = data.seq_length
-        if model.config.heads == 1:
+        if with_beta:
             chosen = seq2seq_beta(model, inputs)[:, :length].argmax(-1)
             beta = float((chosen == torch.arange(length)).double().mean())
     labels = inputs["labels"]
