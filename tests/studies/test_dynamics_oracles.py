@@ -19,7 +19,8 @@ from attrim.models.recurrent import (
     RecurrentSeq2SeqConfig,
     copier_config,
 )
-from attrim.studies.dynamics import probes
+from attrim.studies.dynamics import probes, proxies
+from attrim.studies.dynamics.generated import Copying, Keywords, Lexicon, measured_ratio
 from attrim.studies.dynamics.readings import (
     Course,
     Readings,
@@ -278,3 +279,106 @@ def test_sizes_of_the_published_networks() -> None:
     assert count(RecurrentClassifier(RecurrentClassifierConfig(vocab_size=50)), "embedding") == 1_274_882
     assert count(RecurrentSeq2Seq(RecurrentSeq2SeqConfig())) == 8_180_544
     assert count(RecurrentSeq2Seq(copier_config(40))) == 1_337_130
+
+
+def test_t7_proxies() -> None:
+    bag = proxies.Bag(4, 1, 2)
+    with torch.no_grad():
+        bag.embedding.weight.copy_(torch.tensor([[0.0, 0], [1, 0], [0, 1], [2, -1]]))
+        bag.output.weight.copy_(torch.tensor([[0.5, -1]]))
+        bag.output.bias.fill_(0.25)
+    words = bag.word_logits()[:, 0]
+    assert words.tolist() == [0, 0.5, -1, 2]
+    assert float(bag([[1, 2, 3, 3]]).detach()) == pytest.approx(1.125)
+    assert proxies.word_readings(words.double().numpy(), [([1, 2, 3, 3], 0)]).scores.tolist() == [-0.5, 1, -2, -2]
+    translator = proxies.Bag(3, 3, 2)
+    with torch.no_grad():
+        translator.embedding.weight.copy_(bag.embedding.weight[:3])
+        translator.output.weight.copy_(torch.tensor([[1.0, 0], [0, 1], [1, 1]]))
+    found = proxies.pair_readings(translator, [([1, 2], [0, 2, 1])])
+    assert np.array(found.rows()) == pytest.approx(np.array([[0.422319, 0.422319], [0.155362, 0.422319]]), abs=1e-6)
+
+
+def test_t9_two_stages_of_the_toy_model() -> None:
+    """Scores s0 = b0 and s1 = (1 - p) b0 + p b1, trained to be apart: the values move first, attention follows."""
+
+    def euler(b0: float, b1: float, p: float, steps: int, size: float = 0.1) -> list[tuple[float, float, float]]:
+        found = []
+        state = torch.tensor([b0, b1, p], dtype=torch.float64, requires_grad=True)
+        for _ in range(steps):
+            first, second, share = state
+            objective = first - ((1 - share) * first + share * second)
+            (slope,) = torch.autograd.grad(objective, state)
+            state = (state - size * slope).detach().requires_grad_()
+            found.append(tuple(state.tolist()))
+        return found
+
+    course = euler(0, 0, 0.5, 5)
+    assert course[0] == pytest.approx((-0.05, 0.05, 0.5))
+    assert course[1] == pytest.approx((-0.1, 0.1, 0.51))
+    assert course[-1] == pytest.approx((-0.26002, 0.26002, 0.601), abs=5e-5)
+    fine = euler(0, 0, 0.5, 1000, 1e-3)[-1]
+    assert (fine[2], fine[1] - fine[0]) == pytest.approx((1.089092, 1.368299), abs=2e-3)
+    assert [round(one[2], 2) for one in euler(10, -10, 0.5, 2)] == [-1.5, -3.49]
+
+
+@pytest.mark.parametrize(
+    ("data", "ratio"),
+    [
+        (Copying(40, 40), 1.0),
+        (Copying(60, 40), 59 / 39),
+        (Copying(36, 24), 35 / 23),
+        (Copying(40, 40, repetition=True), 79 / 39),
+    ],
+)
+def test_t10_cooccurrence_ratio(data: Copying, ratio: float) -> None:
+    assert data.ratio == pytest.approx(ratio)
+    symbols = data.sample(4000, np.random.default_rng(0))
+    assert measured_ratio(symbols, data.num_vocab) == pytest.approx(ratio, abs=0.01)
+    if not data.repetition:
+        assert all(len(set(row)) == data.seq_length for row in symbols[:20].tolist())
+
+
+def test_logistic_proxy_is_that_of_scikit_learn() -> None:
+    linear = pytest.importorskip("sklearn.linear_model", reason="only to compare with")
+    examples = Keywords().examples(400, 0)
+    training, held_out = examples[:300], examples[300:]
+    found = proxies.fit_logistic(training, held_out, Keywords().vocab_size, strengths=(100.0,))
+    counts = proxies._counts(training, Keywords().vocab_size)
+    stock = linear.LogisticRegression(C=100.0, max_iter=1000, tol=1e-8).fit(counts, [label for _, label in training])
+    assert found.weights == pytest.approx(stock.coef_[0], abs=2e-3)
+    assert found.accuracy > 0.8
+
+
+def test_proxies_find_the_keywords() -> None:
+    data = Keywords()
+    examples = data.examples(1200, 0)
+    training, held_out = examples[:1000], examples[1000:]
+    fitted = proxies.fit_classifier(training, held_out, data.vocab_size, epochs=6, learning_rate=5e-3, embed_dim=32)
+    assert fitted.losses[fitted.epoch] == min(fitted.losses)
+    vectors = {
+        "embedding": fitted.bag.word_logits()[:, 0].double().numpy(),
+        "logistic": proxies.fit_logistic(training, held_out, data.vocab_size).weights,
+        "counts": proxies.count_words(training, data.vocab_size),
+    }
+    for name, values in vectors.items():
+        top = set(np.argsort(-values)[:10].tolist())
+        assert len(top & set(range(4 + data.keywords, 4 + 2 * data.keywords))) >= 8, name
+    again = proxies.fit_classifier(training, held_out, data.vocab_size, epochs=6, learning_rate=5e-3, embed_dim=32)
+    assert again.losses == fitted.losses
+    with pytest.raises(DataError, match="two classes"):
+        proxies.fit_classifier([([1], 2)], [([1], 0)], data.vocab_size)
+
+
+def test_translation_proxies_find_the_lexicon() -> None:
+    data = Lexicon(words=20, swaps=0.3)
+    examples = data.examples(400, 0)
+    pairs = [(source, target) for source, target, _ in examples]
+    training, held_out = pairs[:350], pairs[350:]
+    right = [place for _, _, aligned in examples[350:] for place in aligned]
+    fitted = proxies.fit_translator(training, held_out, data.vocab_size, epochs=8, embed_dim=32, learning_rate=1e-2)
+    embedding = proxies.pair_readings(fitted.bag, held_out).choices()
+    # Counts know less: frequent words go with everything.
+    counts = proxies.PairCounts(training, data.vocab_size).readings(held_out).choices()
+    assert np.mean(embedding == right) > 0.75
+    assert np.mean(counts == right) > 0.3

@@ -68,9 +68,9 @@ class CopyFindings(Findings):
     def tables(self) -> list[Table]:
         """One row for each condition and intervention; and one for each training."""
         columns = [
-            Column("data"), Column("intervention"), Column("ratio", "number", 2), Column("aligned"), Column("learnt"),
+            Column("data"), Column("attention"), Column("ratio", "number", 2), Column("aligned"), Column("learnt"),
             Column("accuracy"), Column("alpha", "number", 3), Column("beta", "number", 3),
-            Column("beta above half"), Column("alpha above half"), Column("beta first"),
+            Column("beta from"), Column("alpha from"), Column("beta first"),
         ]  # fmt: skip
         rows = []
         for (condition, intervention), courses in group(self.courses).items():
@@ -82,7 +82,7 @@ class CopyFindings(Findings):
                     condition, intervention, self.ratios[condition],
                     f"{sum(map(aligned, courses.values()))} of {len(courses)}",
                     f"{sum(map(succeeded, courses.values()))} of {len(courses)}",
-                    f"{min(accuracies):.2f} to {max(accuracies):.2f}",
+                    f"{min(accuracies):.2f}-{max(accuracies):.2f}",
                     mean(max(one.aligned) for one in lasts), mean(betas) if betas else None,
                     span([first_above(course, "beta", BAR) for course in courses.values()]),
                     span([first_above(course, "alpha", BAR) for course in courses.values()]),
@@ -90,9 +90,10 @@ class CopyFindings(Findings):
                 ]
             )  # fmt: skip
         caption = (
-            f"Aligned: attention is highest at the right symbol in more than {ALIGNED:g} of the steps at the end (the "
-            f"end of a sequence does not count). Learnt: aligned, and accuracy above {GOOD:g}. Ratio: how much likelier a "
-            "target slot is the source symbol itself than another one."
+            f"Aligned: attention is highest at the right symbol in more than {ALIGNED:g} of all target steps (the end of a "
+            f"sequence does not count). Learnt: aligned, and accuracy above {GOOD:g}. Ratio: how much likelier a target "
+            "slot is the source symbol itself than another one. Alpha and beta: shares of target steps, and the updates "
+            f"after which they are above {BAR:g}."
         )
         summary = Table("copying", "Copying, after the last step", columns=columns, rows=rows, caption=caption)
         return [summary, self._every()]
@@ -160,8 +161,8 @@ class CopyFindings(Findings):
             low, high = share_interval(hits, total)
             what = "" if intervention == "none" else f" with {intervention.replace(',', ' ')}"
             said.append(
-                f"{condition}{what} (co-occurrence ratio {self.ratios[condition]:.2f}): attention is aligned in {hits} of "
-                f"{total} runs (95 % interval of the rate {low:.2f} to {high:.2f}); beta came before alpha in "
+                f"{condition}{what} (co-occurrence ratio {self.ratios[condition]:.2f}): attention is aligned in {hits} "
+                f"of {total} runs (95 % interval of the rate {low:.2f} to {high:.2f}); beta came before alpha in "
                 f"{before(courses)}."
             )
         return said
@@ -187,8 +188,8 @@ def span(steps: Sequence[int | None]) -> str:
     never = len(steps) - len(come)
     if not come:
         return "never"
-    text = f"{min(come)}" if min(come) == max(come) else f"{min(come)} to {max(come)}"
-    return text + (f" (never in {never})" if never else "")
+    text = f"{min(come)}" if min(come) == max(come) else f"{min(come)}-{max(come)}"
+    return text + (f", {never} never" if never else "")
 
 
 def before(courses: Courses) -> str:

@@ -120,7 +120,7 @@ def arms(study: DynamicsMultihead, screened: Sequence[Screened]) -> dict[str, li
     good, bad = of_verdict(screened, "good"), of_verdict(screened, "bad")
     if not good or len(bad) < study.heads:
         raise DataError(
-            f"Of {len(screened)} heads, {len(good)} are good and {len(bad)} are bad; 1 and {study.heads} are needed, so "
+            f"Of {len(screened)} heads, {len(good)} are good and {len(bad)} are bad; 1 and {study.heads} are needed; "
             "screen more with --most-heads, or draw another network with --base-seed."
         )
     found: dict[str, list[tuple[int, ...]]] = {"all bad": [], "one good": [], "random": []}

@@ -1,8 +1,8 @@
 """The dynamics studies: how attention learns to point (Snell et al. 2021, https://arxiv.org/abs/2103.07601).
 
 A network first learns, with attention that is still even, which input word implies which output (beta). Only then does
-more weight on that word lower the loss, and attention (alpha) follows. Each experiment is a study of its own, written as
-two words on the command line: ``attrim dynamics copy``.
+more weight on that word lower the loss, and attention (alpha) follows. Each experiment is a study of its own, written
+as two words on the command line: ``attrim dynamics copy``.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class DynamicsCopy(CopyingStudy):
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
     """One training each, of every condition and intervention."""
     interventions: tuple[Intervention, ...] = ("none",)
-    """What is done to attention: nothing; uniform throughout; uniform for the first steps (--uniform-steps); knowledge of
-    single symbols taught before (--taught-steps); supervised by the right symbol (--supervision)."""
+    """What is done to attention: nothing; uniform throughout; uniform for the first steps (--uniform-steps); knowledge
+    of single symbols taught before (--taught-steps); supervised by the right symbol (--supervision)."""
     uniform_steps: int = 50
     """For uniform-first: steps with uniform attention."""
     taught_steps: int = 100
