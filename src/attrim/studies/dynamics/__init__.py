@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .study import DynamicsCopy, DynamicsMultihead
+from .text_studies import DynamicsClassify, DynamicsTranslate
 
-__all__ = ["DynamicsCopy", "DynamicsMultihead"]
+__all__ = ["DynamicsClassify", "DynamicsCopy", "DynamicsMultihead", "DynamicsTranslate"]

@@ -79,7 +79,7 @@ class CopyFindings(Findings):
             betas = [one.beta for one in lasts if one.beta is not None]
             rows.append(
                 [
-                    condition, intervention, self.ratios[condition],
+                    condition, _attention(intervention), self.ratios[condition],
                     f"{sum(map(aligned, courses.values()))} of {len(courses)}",
                     f"{sum(map(succeeded, courses.values()))} of {len(courses)}",
                     f"{min(accuracies):.2f}-{max(accuracies):.2f}",
@@ -90,10 +90,10 @@ class CopyFindings(Findings):
                 ]
             )  # fmt: skip
         caption = (
-            f"Aligned: attention is highest at the right symbol in more than {ALIGNED:g} of all target steps (the end of a "
-            f"sequence does not count). Learnt: aligned, and accuracy above {GOOD:g}. Ratio: how much likelier a target "
-            "slot is the source symbol itself than another one. Alpha and beta: shares of target steps, and the updates "
-            f"after which they are above {BAR:g}."
+            f"Aligned: attention is highest at the right symbol in more than {ALIGNED:g} of all target steps (the end "
+            f"of a sequence does not count). Learnt: aligned, and accuracy above {GOOD:g}. Ratio: how much likelier a "
+            "target slot is the source symbol itself than another one. Alpha and beta: shares of target steps, and the "
+            f"updates after which they are above {BAR:g}."
         )
         summary = Table("copying", "Copying, after the last step", columns=columns, rows=rows, caption=caption)
         return [summary, self._every()]
@@ -116,18 +116,16 @@ class CopyFindings(Findings):
         found: list[Chart] = []
         for what, label in (("accuracy", "token accuracy"), ("alpha", "aligned attention")):
             panels = [
-                TrainingSteps(
-                    "", _title(*key, self.ratios), series=lines(courses, what, "mean of seeds"), y=_share(label)
-                )
+                TrainingSteps("", _title(*key, self.ratios), series=lines(courses, what, "mean of seeds"), y=_share())
                 for key, courses in groups.items()
             ]
             name = {"accuracy": "accuracy-of-seeds", "alpha": "alignment-of-seeds"}[what]
-            found.append(Panels(name, charts=panels, across=min(3, len(panels)), share_y=True))
+            found.append(_beside(name, panels, label))
         panels = []
         for key, courses in groups.items():
             series = [lines(courses, what, what)[-1] for what in ("beta", "alpha", "accuracy")]
-            panels.append(TrainingSteps("", _title(*key, self.ratios), series=series, y=_share("share of steps")))
-        found.append(Panels("beta-before-alpha", charts=panels, across=min(3, len(panels)), share_y=True))
+            panels.append(TrainingSteps("", _title(*key, self.ratios), series=series, y=_share()))
+        found.append(_beside("beta-before-alpha", panels, "share of target steps"))
         return [*found, *self._sweep()]
 
     def _sweep(self) -> list[Chart]:
@@ -140,15 +138,17 @@ class CopyFindings(Findings):
                     hits = sum(map(aligned, courses.values()))
                     low, high = share_interval(hits, len(courses))
                     points.append(Point(self.ratios[condition], hits / len(courses), low, high, condition))
-            series.append(Series.of(intervention, points))
+            series.append(Series.of(_attention(intervention), points))
         if max(len(one.x) for one in series) < 2:
             return []
         return [
             Curve(
                 "ratio-against-success",
                 series=series,
-                x=Axis("co-occurrence ratio"),
-                y=Axis("share of aligned runs", low=-0.03, high=1.03),
+                x=Axis(
+                    "co-occurrence ratio", low=min(self.ratios.values()) - 0.2, high=max(self.ratios.values()) + 0.2
+                ),
+                y=Axis("share of aligned runs", low=-0.03, high=1.1),
                 annotate=len(series) == 1,
             )
         ]
@@ -159,7 +159,7 @@ class CopyFindings(Findings):
         for (condition, intervention), courses in group(self.courses).items():
             hits, total = sum(map(aligned, courses.values())), len(courses)
             low, high = share_interval(hits, total)
-            what = "" if intervention == "none" else f" with {intervention.replace(',', ' ')}"
+            what = "" if intervention == "none" else f" with attention {_attention(intervention)}"
             said.append(
                 f"{condition}{what} (co-occurrence ratio {self.ratios[condition]:.2f}): attention is aligned in {hits} "
                 f"of {total} runs (95 % interval of the rate {low:.2f} to {high:.2f}); beta came before alpha in "
@@ -202,10 +202,20 @@ def before(courses: Courses) -> str:
 
 
 def _title(condition: str, intervention: str, ratios: Mapping[str, float]) -> str:
-    return f"{condition} (ratio {ratios[condition]:.2f})" + ("" if intervention == "none" else f", {intervention}")
+    what = "" if intervention == "none" else f", {_attention(intervention)}"
+    return f"{condition} (ratio {ratios[condition]:.2f}){what}"
 
 
-def _share(label: str) -> Axis:
+def _attention(intervention: str) -> str:
+    """What to call an intervention: ``ordinary``, or its name with its number."""
+    return "ordinary" if intervention == "none" else intervention.replace(",", " ")
+
+
+def _beside(name: str, panels: Sequence[Chart], label: str) -> Panels:
+    return Panels(name, charts=panels, across=min(3, len(panels)), y_label=label, share_y=True)
+
+
+def _share(label: str = "") -> Axis:
     return Axis(label, low=-0.03, high=1.03)
 
 
@@ -266,10 +276,10 @@ class MultiheadFindings(Findings):
             y=_share("token accuracy"), events=[Reference(float(self.study.steps), "steps of screening")],
         )  # fmt: skip
         panels = [
-            TrainingSteps(file_name(kind), kind, series=lines(courses, "accuracy", "mean"), y=_share("token accuracy"))
+            TrainingSteps(file_name(kind), kind, series=lines(courses, "accuracy", "mean"), y=_share())
             for kind, courses in self.arms.items()
         ]
-        return [together, Panels("every-network", charts=panels, across=3, share_y=True)]
+        return [together, _beside("every-network", panels, "token accuracy")]
 
     def sentences(self) -> list[str]:
         """Whether one good head helps, and whether random heads contain one."""

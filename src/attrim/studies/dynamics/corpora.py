@@ -107,7 +107,7 @@ def _held_out(examples: list[list[Any]], seed: int = 1) -> tuple[list[list[Any]]
 
 
 @dataclass(frozen=True)
-class Source:
+class Published:
     """A published data set: its folder, how each split is read, and its two classes where it has more.
 
     Attributes
@@ -179,19 +179,19 @@ def _tables(*names: tuple[str, str]) -> Callable[[Path, str], Iterator[tuple[str
     return read
 
 
-SOURCES: dict[str, Source] = {
-    "IMDB": Source("imdb", _json_texts),
-    "Furd": Source("glue/SST-2", _tables(("train", "train.tsv"), ("test", "dev.tsv"))),
-    "AG_News": Source("ag_news", _ag_news, ("1", "3"), "the full training split"),
-    "Newsgroups": Source("20newsgroups", _json_texts, ("rec.sport.baseball", "rec.sport.hockey")),
-    "Yelp": Source("yelp_sentences", _yelp, None, "the reviews; short sentences stand for them"),
-    "Amzn": Source(
+SOURCES: dict[str, Published] = {
+    "IMDB": Published("imdb", _json_texts),
+    "Furd": Published("glue/SST-2", _tables(("train", "train.tsv"), ("test", "dev.tsv"))),
+    "AG_News": Published("ag_news", _ag_news, ("1", "3"), "the full training split"),
+    "Newsgroups": Published("20newsgroups", _json_texts, ("rec.sport.baseball", "rec.sport.hockey")),
+    "Yelp": Published("yelp_sentences", _yelp, None, "the reviews; short sentences stand for them"),
+    "Amzn": Published(
         "amazon_blitzer", _tables(("train", "train.tsv"), ("test", "dev.tsv")), None, "the large review set"
     ),
-    "SMS": Source("sms_spam", _sms, ("ham", "spam")),
+    "SMS": Published("sms_spam", _sms, ("ham", "spam")),
 }
-"""The classification sets of the paper. AG News (world against business) and 20 Newsgroups (baseball against hockey) are
-reduced to two classes as Jain and Wallace (2019, https://arxiv.org/abs/1902.10186) do."""
+"""The classification sets of the paper. AG News (world against business) and 20 Newsgroups (baseball against hockey)
+are reduced to two classes as Jain and Wallace (2019, https://arxiv.org/abs/1902.10186) do."""
 ALIASES = {
     "sns": "SMS",
     "sst2": "Furd",
@@ -310,10 +310,19 @@ def read_classification(
         return read_released(name, place, size)
     source = SOURCES[name]
     inside = next((one for one in (place / source.folder, place / name, place) if one.is_dir()), place)
-    training, validation = (list(source.read(inside, split)) for split in ("train", "test"))
+    try:
+        training, validation = (list(source.read(inside, split)) for split in ("train", "test"))
+    except DataError as error:
+        raise _with_note(error, name, source.missing) from error
     # Files that are sorted by class would give a first part of one class only.
     validation = _interleaved(validation)
     return classification(name, training, validation, classes=classes or source.classes, size=size)
+
+
+def _with_note(error: DataError, name: str, missing: str) -> DataError:
+    """The error with what is known to be missing of a published set."""
+    note = f" ({missing} of {name} cannot be had freely)" if missing else ""
+    return DataError(f"{str(error).rstrip('.')}{note}.")
 
 
 def _interleaved(texts: Texts) -> Texts:
@@ -404,6 +413,10 @@ def read_sentences(path: Path) -> list[str]:
 def read_parallel(folder: Path, endings: tuple[str, str], split: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of sentences that are not empty."""
     sides = [read_sentences(_find(folder, *(f"{name}.{ending}" for name in split))) for ending in endings]
+    return _together(folder, sides)
+
+
+def _together(folder: Path, sides: Sequence[list[str]]) -> list[tuple[str, str]]:
     if len(sides[0]) != len(sides[1]):
         raise DataError(f"The files of {folder} have {len(sides[0])} and {len(sides[1])} lines; they must go together.")
     return [
@@ -413,6 +426,16 @@ def read_parallel(folder: Path, endings: tuple[str, str], split: Sequence[str]) 
     ]
 
 
+def read_pairs(path: Path, ending: str) -> list[tuple[str, str]]:
+    """Pairs of sentences of two files that differ in their ending, such as ``train.de`` and ``train.en``."""
+    path = home_path(path)
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    target = find_file([path.parent], [f"{plain.stem}.{ending}"])
+    if target is None:
+        raise DataError(f"There is no file {plain.with_suffix('.' + ending)} beside {path}; see --target-ending.")
+    return _together(path.parent, [read_sentences(path), read_sentences(target)])
+
+
 def translation(
     name: str,
     training: list[tuple[str, str]],
@@ -420,7 +443,6 @@ def translation(
     *,
     vocab_size: int = 8000,
     size: int | None = None,
-    limit: int | None = None,
 ) -> Corpus:
     """The corpus of parallel sentences, with one vocabulary of subwords for both sides."""
     trained, held = _held_out([list(pair) for pair in training])
@@ -433,13 +455,11 @@ def translation(
     chosen = validation[:size]
     words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     return Corpus(
-        name, words, numbered(trained[:limit]), numbered(held), numbered(chosen), True, [target for _, target in chosen]
+        name, words, numbered(trained), numbered(held), numbered(chosen), True, [target for _, target in chosen]
     )
 
 
-def read_translation(
-    name: str, folder: str | None, *, vocab_size: int = 8000, size: int | None = None, limit: int | None = None
-) -> Corpus:
+def read_translation(name: str, folder: str | None, *, vocab_size: int = 8000, size: int | None = None) -> Corpus:
     """A translation set by name: generated (``lexicon``), or a published one in a folder."""
     if name == "lexicon":
         return lexicon()
@@ -453,9 +473,8 @@ def read_translation(
         training = read_parallel(inside, endings, ("train",))
         validation = read_parallel(inside, endings, ("val", "valid", "dev"))
     except DataError as error:
-        note = f" ({missing} of {name} is not around freely)" if missing else ""
-        raise DataError(f"{str(error).rstrip('.')}{note}.") from error
-    return translation(name, training, validation, vocab_size=vocab_size, size=size, limit=limit)
+        raise _with_note(error, name, missing) from error
+    return translation(name, training, validation, vocab_size=vocab_size, size=size)
 
 
 def lexicon(count: int = 3000, size: int = 200, data: Lexicon | None = None) -> Corpus:

@@ -10,17 +10,22 @@ from typing import TypeVar
 
 import torch
 
+TICK = 5.0
+"""Seconds between two looks at how far the work is."""
 Point = TypeVar("Point")
 Found = TypeVar("Found")
 
 
-def spread(work: Callable[[Point], Found], points: Sequence[Point], workers: int) -> Iterator[tuple[Point, Found]]:
+def spread(
+    work: Callable[[Point], Found], points: Sequence[Point], workers: int, tick: Callable[[], None] | None = None
+) -> Iterator[tuple[Point, Found]]:
     """Do every point of work, and give each with what it found as soon as it is done.
 
     Parameters
     ----------
     work : a function of a module, so that another process finds it; it must store nothing.
     workers : processes; with 1 everything happens in this one.
+    tick : called every few seconds while other processes work.
     """
     if workers <= 1 or len(points) <= 1:
         before = torch.get_num_threads()
@@ -36,7 +41,10 @@ def spread(work: Callable[[Point], Found], points: Sequence[Point], workers: int
         waiting = {pool.submit(work, point): point for point in points}
         try:
             while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                done = wait(waiting, TICK if tick else None, FIRST_COMPLETED).done
+                if tick is not None:
+                    tick()
+                for future in done:
                     yield waiting.pop(future), future.result()
         finally:
             for future in waiting:  # whoever stops reading wants no more

@@ -53,21 +53,26 @@ class Gathering:
 
     matrices: list[Any] = field(default_factory=list)
     masks: list[Any] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
-    def add(self, scores: Tensor, mask: Tensor) -> None:
-        """Add scores and their mask ``[B, Q, K]``."""
+    def add(self, scores: Tensor, mask: Tensor, batch: Batch) -> None:
+        """Add scores and their mask ``[B, Q, K]``; a batch may say where its examples belong, as ``index [B]``."""
+        index = batch.get("index")
+        first = len(self.matrices)
+        self.places += range(first, first + len(scores)) if index is None else index.tolist()
         self.matrices += list(scores.detach().cpu().double().numpy())
         self.masks += list(mask.expand_as(scores).cpu().numpy())
 
     def readings(self) -> Readings:
-        """All of them."""
-        return Readings.of(self.matrices, self.masks)
+        """All of them, in the order of their places."""
+        order = np.argsort(self.places, kind="stable")
+        return Readings.of([self.matrices[place] for place in order], [self.masks[place] for place in order])
 
 
 def _inputs(batch: Batch, model: nn.Module) -> dict[str, Tensor]:
     """The batch where the model is; the labels of a language model are moved, so that each stands at its prediction."""
     device = device_of(model)
-    inputs = {name: value.to(device) for name, value in batch.items()}
+    inputs = {name: value.to(device) for name, value in batch.items() if name != "index"}
     if "labels" not in inputs or "input_ids" not in inputs:
         raise DataError(f"A batch needs input_ids and labels for probes; it has {', '.join(inputs)}.")
     if _predicts_next(model, inputs):
@@ -165,7 +170,7 @@ def alphas(model: nn.Module, batches: Iterable[Batch], select: Select) -> dict[t
                         real = call.queries.to(one.dtype)[:, :, None]
                         one = (one * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
                     mask = cells(inputs, causal=site.role == "decoder")
-                    gathered.setdefault((site, head), Gathering()).add(one, mask)
+                    gathered.setdefault((site, head), Gathering()).add(one, mask, batch)
     return {head: one.readings() for head, one in gathered.items()}
 
 
@@ -187,7 +192,7 @@ def beta(model: nn.Module, batches: Iterable[Batch]) -> Readings:
                 raise ParameterError(
                     f"{type(model).__name__} has no closed form of beta; use betas() for the heads of a Transformer."
                 )
-            gathered.add(scores, cells(inputs))
+            gathered.add(scores, cells(inputs), batch)
     return gathered.readings()
 
 
@@ -248,7 +253,7 @@ def betas(
                 raise DataError("Keys are counted from the first one; pad texts on the right.")
             for head, gathering in gathered.items():
                 columns = [_one_hot(model, given, inputs, head, key, keys, others) for key in range(keys)]
-                gathering.add(torch.stack(columns, -1), cells(inputs, causal=head[0].role == "decoder"))
+                gathering.add(torch.stack(columns, -1), cells(inputs, causal=head[0].role == "decoder"), batch)
     return {head: gathering.readings() for head, gathering in gathered.items()}
 
 
@@ -288,7 +293,7 @@ def delta(model: nn.Module, batches: Iterable[Batch]) -> Readings:
         ):
             losses = -gold_scores(*predictions(model, inputs)).sum(0)
             slopes = [torch.autograd.grad(loss, factor, retain_graph=True)[0] for loss in losses]
-        gathered.add(-torch.stack(slopes, 1), cells(inputs, causal=_predicts_next(model, batch)))
+        gathered.add(-torch.stack(slopes, 1), cells(inputs, causal=_predicts_next(model, batch)), batch)
     return gathered.readings()
 
 

@@ -111,14 +111,6 @@ class Readings:
         if not (np.array_equal(self.lengths, other.lengths) and np.array_equal(self.sentences, other.sentences)):
             raise DataError("Two probes are about other predictions; read them from the same examples.")
 
-    def tensors(self, name: str) -> dict[str, Any]:
-        """The scores under a name as float32, for a file; what :meth:`shapes` gives is shared by all probes."""
-        return {name: self.scores.astype(np.float32)}
-
-    def shapes(self) -> dict[str, Any]:
-        """What all probes of the same predictions share, for a file."""
-        return {"lengths": self.lengths, "sentences": self.sentences}
-
 
 def keys_that_count(lengths: Integers, percent: int | None = TOP, most: int | None = None) -> Integers:
     """How many keys of each prediction count as its highest: the ceiling of a share of them, or ``most``."""
