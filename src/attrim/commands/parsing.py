@@ -97,7 +97,7 @@ def _name(words: Sequence[str], commands: Mapping[str, type[Command]]) -> tuple[
         return f"{first} {rest[0]}", rest[1:]
     if set(HELP) & set(rest):
         with HELP_NAMES:
-            tyro.extras.subcommand_cli_from_dict(family, prog=f"attrim {first}", args=["--help"], config=MARKERS)
+            tyro.extras.subcommand_cli_from_dict(dict(family), prog=f"attrim {first}", args=["--help"], config=MARKERS)
     if not rest:
         raise UsageError(f"'attrim {first}' needs one of {', '.join(family)}; see 'attrim {first} --help'.")
     raise UnknownName(f"command of 'attrim {first}'", rest[0], family)

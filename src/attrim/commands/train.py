@@ -91,7 +91,7 @@ class Train(Command, TrainingBench, Recipe):
             raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
 
     def _kept(self, folder: Path, tokenizer: Any) -> Sequence[Callback]:
-        from ..training.moments import keep_models
+        from ..training.scheduled import keep_models
 
         if self.save_every is None and not self.custom_saves:
             return ()

@@ -174,7 +174,7 @@ def saved_kind(
             return "causal-lm" if type(config) in transformers.AutoModelForCausalLM._model_mapping else "auto"
         config = transformers.AutoConfig.from_pretrained(source, **options)
         saved = set(config.architectures or ())
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if kind != "auto"):
         mapping = automatic_class(kind)._model_mapping
         if type(config) in mapping and getattr(mapping[type(config)], "__name__", None) in saved:
             return kind

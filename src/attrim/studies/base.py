@@ -59,7 +59,8 @@ class Study:
             raise ParameterError(
                 f"The study {self.registered_name!r} needs a {self.bench.__name__}, not a {type(bench).__name__}."
             )
-        return replace(bench, kind=self.model_kind) if self.model_kind and not getattr(bench, "kind", "") else bench
+        wanted: Any = bench
+        return replace(wanted, kind=self.model_kind) if self.model_kind and not wanted.kind else wanted
 
     def work(self, bench: Any) -> Findings:
         """The experiment itself; ``bench`` has an open run."""

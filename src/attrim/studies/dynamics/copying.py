@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -20,10 +21,10 @@ from ...models.recurrent import Head, RecurrentSeq2Seq, RecurrentSeq2SeqConfig, 
 from ...training.callbacks import Callback
 from ...training.data import Step
 from ...training.loop import Loop, own_randomness, seed_everything
-from ...training.moments import AtSteps
 from ...training.recipe import Recipe
+from ...training.scheduled import AtSteps
 from .generated import Copying
-from .probes import Watched, seq2seq_beta
+from .probes import LastWeights, seq2seq_beta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +201,7 @@ class _Loss(Callback):
         return loss + self.training.supervise * (weights - right).abs().sum(-1).mean()
 
 
-class _Attention(Watched):
+class _Attention(LastWeights):
     """Keeps weights with their gradients."""
 
     def watch(self, tensor: Tensor, call: Any) -> None:
@@ -216,7 +217,7 @@ def _mean_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 def evaluate(model: RecurrentSeq2Seq, data: Copying, count: int, step: int, *, with_beta: bool = True) -> Evaluated:
     """What a copying network does with ``count`` fresh sequences, the same at every step."""
     inputs = data.batch(count, np.random.default_rng([data.num_vocab, data.seq_length, 7]))
-    watched = Watched()
+    watched = LastWeights()
     with in_mode(model, training=False), torch.no_grad():
         with attach(model, stats=[watched]):
             logits = model(**inputs).logits
@@ -246,17 +247,17 @@ def evaluate(model: RecurrentSeq2Seq, data: Copying, count: int, step: int, *, w
     )
 
 
-def succeeded(course: list[Evaluated]) -> bool:
+def succeeded(course: Sequence[Evaluated]) -> bool:
     """Whether a run has learnt to copy by attention: its accuracy, and a head that is aligned, at the end."""
     return course[-1].accuracy > GOOD and max(course[-1].aligned) > ALIGNED
 
 
-def aligned(course: list[Evaluated]) -> bool:
+def aligned(course: Sequence[Evaluated]) -> bool:
     """Whether some head of a run is aligned at the end."""
     return max(course[-1].aligned) > ALIGNED
 
 
-def first_above(course: list[Evaluated], what: str, bar: float = 0.5) -> int | None:
+def first_above(course: Sequence[Evaluated], what: str, bar: float = 0.5) -> int | None:
     """The first step at which alpha (the best head's alignment), beta or accuracy is above a bar."""
     if what not in ("alpha", "beta", "accuracy"):
         raise ParameterError(f"A course has alpha, beta and accuracy, not {what!r}.")

@@ -194,9 +194,7 @@ def span(steps: Sequence[int | None]) -> str:
 
 def before(courses: Courses) -> str:
     """In how many of the trainings in which both came beta came before alpha."""
-    pairs = [
-        (first_above(list(course), "beta", BAR), first_above(list(course), "alpha", BAR)) for course in courses.values()
-    ]
+    pairs = [(first_above(course, "beta", BAR), first_above(course, "alpha", BAR)) for course in courses.values()]
     both = [(beta, alpha) for beta, alpha in pairs if beta is not None and alpha is not None]
     return f"{sum(beta < alpha for beta, alpha in both)} of {len(both)}"
 

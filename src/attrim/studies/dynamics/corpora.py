@@ -453,7 +453,7 @@ def translation(
         return [list(pair) for pair in zip(*sides, strict=True)]
 
     chosen = validation[:size]
-    words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    words = [str(word) for word in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
     return Corpus(
         name, words, numbered(trained), numbered(held), numbered(chosen), True, [target for _, target in chosen]
     )

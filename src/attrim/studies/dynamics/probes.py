@@ -33,7 +33,7 @@ MOST_LOGITS = 20_000_000
 """How many logits beta holds at a time."""
 
 
-class Watched(Stat):
+class LastWeights(Stat):
     """Keeps the weights of the last call of every site."""
 
     moment = "weights"
@@ -155,7 +155,7 @@ def alpha(model: nn.Module, batches: Iterable[Batch], select: Select | None = No
 def alphas(model: nn.Module, batches: Iterable[Batch], select: Select) -> dict[tuple[Site, int], Readings]:
     """:func:`alpha` of every chosen head."""
     gathered: dict[tuple[Site, int], Gathering] = {}
-    watched = Watched()
+    watched = LastWeights()
     with in_mode(model, training=False), torch.no_grad():
         for batch in batches:
             inputs = _inputs(batch, model)

@@ -160,7 +160,7 @@ METRICS: dict[str, Callable[[Readings, Readings], Floats]] = {"top 5% match": ma
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ProbeAgreement:
     """How well two probes agree.
 
     Attributes
@@ -181,7 +181,7 @@ class Agreement:
 
 def agree(
     chooser: Readings, ranker: Readings, metric: str = "top 5% match", *, resamples: int = 1000, seed: int = 0
-) -> Agreement:
+) -> ProbeAgreement:
     """How well the chooser's key is ranked by the ranker, with an interval that is clustered by sentence."""
     numbers = METRICS[metric](chooser, ranker)
     chance = float(chances(ranker).mean()) if metric == "top 5% match" else 0.0
@@ -189,7 +189,7 @@ def agree(
     if not known.any():
         raise DataError(f"No prediction has a {metric}: every probe is constant.")
     low, high = bootstrap(numbers[known], ranker.sentences[known], resamples, seed)
-    return Agreement(float(numbers[known].mean()), low, high, chance, int(known.sum()), int((~known).sum()))
+    return ProbeAgreement(float(numbers[known].mean()), low, high, chance, int(known.sum()), int((~known).sum()))
 
 
 def bootstrap(numbers: Floats, sentences: Integers, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
@@ -277,6 +277,6 @@ def overtaken(agreements: Sequence[Course], performances: Sequence[Course], bar:
     """Where the mean agreement of some runs is above ``bar`` for the first time, strictly."""
     course, performance = Course.mean(agreements), Course.mean(performances)
     if course.steps != performance.steps:
-        raise DataError("Agreement and performance are of other checkpoints; read both from the same ones.")
+        raise DataError("ProbeAgreement and performance are of other checkpoints; read both from the same ones.")
     step = course.crossing(bar)
     return Overtaken(None if step is None else performance.values[course.steps.index(step)], step)

@@ -152,18 +152,23 @@ class DynamicsCopy(CopyingStudy):
         found = {}
         for condition, data in self.data().items():
             for intervention in self.interventions:
-                changes: dict[str, Any] = {
-                    "none": {},
-                    "uniform": {"uniform_steps": -1},
-                    "uniform-first": {"uniform_steps": self.uniform_steps},
-                    "taught": {"taught": self.taught_steps},
-                    "supervised": {"supervise": self.supervision},
-                }[intervention]
+                changes = self._changes(intervention)
                 named = ",".join([intervention, *(f"{value:g}" for value in changes.values() if value != -1)])
                 for seed in self.seeds:
                     options = {"seed": seed, "bidirectional": self.bidirectional, "context": not self.no_context}
                     found[f"{condition}/{named}/{seed}"] = self._training(data, **options, **changes)
         return found
+
+    def _changes(self, intervention: Intervention) -> dict[str, Any]:
+        """What an intervention changes in a training."""
+        every: dict[Intervention, dict[str, Any]] = {
+            "none": {},
+            "uniform": {"uniform_steps": -1},
+            "uniform-first": {"uniform_steps": self.uniform_steps},
+            "taught": {"taught": self.taught_steps},
+            "supervised": {"supervise": self.supervision},
+        }
+        return every[intervention]
 
     def identity(self) -> dict[str, Any]:
         """How networks are trained; conditions, interventions and seeds only say what to try."""

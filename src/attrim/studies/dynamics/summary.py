@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from .readings import METRICS, Agreement, Course, Overtaken, Readings, agree, chances, overtaken
+from .readings import METRICS, Course, Overtaken, ProbeAgreement, Readings, agree, chances, overtaken
 from .trainings import Trained
 
 MATCH = "top 5% match"
@@ -54,7 +54,7 @@ class Summary:
     gold_step: int
     best_perf: float
     courses: dict[str, Course]
-    agreements: dict[str, Agreement]
+    agreements: dict[str, ProbeAgreement]
     xi: dict[str, Overtaken]
     alpha_course: Course
     alpha_courses: list[Course]

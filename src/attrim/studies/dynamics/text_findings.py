@@ -48,8 +48,8 @@ class TextFindings(Findings):
             for one in self.summaries
         ]
         caption = (
-            "Performance of the ordinary runs when their own attention agrees better with that of the gold run than the "
-            "agreement above; a dash when it never does. Best: the gold run at its chosen checkpoint."
+            "Performance of the ordinary runs when their own attention agrees better with that of the gold run than "
+            "the agreement above; a dash when it never does. Best: the gold run at its chosen checkpoint."
         )
         return Table("xi", "How long each stays ahead (xi)", columns=columns, rows=rows, caption=caption)
 
@@ -91,9 +91,9 @@ class TextFindings(Findings):
         """Alpha to alpha over steps with the proxies as lines; beta before alpha; courses of the uniform run."""
         found: list[Chart] = []
         for one in self.main:
-            lines = [
-                Reference(course.maximum, f"{key}", series="") for key, course in one.courses.items() if key != "normal"
-            ]
+            ends = [float(one.alpha_course.steps[0]), float(one.alpha_course.steps[-1])]
+            highest = {key: course.maximum for key, course in one.courses.items() if key != "normal"}
+            levels = [Series(f"{key} {value:.3f}", ends, [value, value]) for key, value in highest.items()]
             crowd = [
                 Series(f"run {place}", course.steps, course.values, look="muted")
                 for place, course in enumerate(one.alpha_courses)
@@ -102,13 +102,13 @@ class TextFindings(Findings):
             found.append(
                 Curve(
                     file_name("alpha-to-alpha", one.dataset), one.dataset,
-                    series=[*crowd, _series("alpha of ordinary runs", one.alpha_course)],
+                    series=[*crowd, _series("alpha of ordinary runs", one.alpha_course), *levels],
                     x=Axis("step", "whole"), y=_share(),
-                    references=[*lines, Reference(one.baseline, "chance")],
+                    references=[Reference(one.baseline, f"chance {one.baseline:.3f}")],
                 )
             )  # fmt: skip
             events = [
-                Reference(float(step), f"{name} at step {step}")
+                Reference(float(step), f"{name} at step {step}", series=name)
                 for name, step in one.beta_first.items()
                 if step is not None
             ]

@@ -108,7 +108,7 @@ class TextStudy(Study):
 
     def saves(self) -> tuple[int, ...]:
         """The steps at which probes are read."""
-        from ...training.moments import scheduled
+        from ...training.scheduled import scheduled
 
         return scheduled(self.setting("steps"), self.setting("save_every"), self._within(self.setting("custom_saves")))
 
@@ -137,6 +137,10 @@ class TextStudy(Study):
 
     def read(self, name: str, bench: TextBench) -> Corpus:
         """One data set."""
+        raise NotImplementedError
+
+    def proxy_rate(self, dataset: str) -> float:
+        """The learning rate of the embedding proxy."""
         raise NotImplementedError
 
     def corpora(self, bench: TextBench) -> list[Corpus]:
@@ -263,7 +267,7 @@ class DynamicsClassify(TextStudy):
         return read_classification(name, bench.data, classes=classes, size=size)
 
     def proxy_rate(self, dataset: str) -> float:
-        """The learning rate of the embedding proxy: as published for the data set, unless it is given."""
+        """See :meth:`TextStudy.proxy_rate`: as published for the data set, unless it is given."""
         slow = {"IMDB": 5e-5, "Yelp": 5e-5, "Amzn": 5e-5}
         rate: float | None = self.setting("lr")
         return rate if rate is not None else slow.get(dataset, 1.5e-4)
@@ -319,6 +323,6 @@ class DynamicsTranslate(TextStudy):
         return read_translation(name, bench.data, vocab_size=vocabulary, size=size)
 
     def proxy_rate(self, dataset: str) -> float:
-        """The learning rate of the embedding proxy."""
+        """See :meth:`TextStudy.proxy_rate`."""
         rate: float | None = self.setting("lr")
         return rate if rate is not None else 1e-3

@@ -33,8 +33,8 @@ from ...models.recurrent import (
 )
 from ...runs.files import read_sealed, remove_folder, replace_file, replace_sealed, replace_tensors, storage
 from ...training.loop import Loop, own_randomness, seed_everything
-from ...training.moments import AtSteps, keep_models, scheduled
 from ...training.recipe import Recipe
+from ...training.scheduled import AtSteps, keep_models, scheduled
 from . import probes
 from .corpora import Corpus
 from .generated import BOS, EOS, PAD
@@ -243,7 +243,7 @@ def performance(model: Any, batches: Sequence[dict[str, Tensor]]) -> dict[str, f
     return {"acc": right / total, "perplexity": math.exp(min(loss / total, 80.0))}
 
 
-def bleu(model: RecurrentSeq2Seq, corpus: Corpus, beams: int = 5, longest: int = 100) -> float:
+def bleu(model: Any, corpus: Corpus, beams: int = 5, longest: int = 100) -> float:
     """Corpus BLEU (sacrebleu) of beam search, without normalisation by length, against the raw references."""
     import sacrebleu
 
