@@ -18,6 +18,7 @@ from ...core.modes import in_mode
 from ...edits.uniform import Uniform
 from ...errors import ParameterError
 from ...models.recurrent import Head, RecurrentSeq2Seq, RecurrentSeq2SeqConfig, copier_config
+from ...scores.taps import WeightTap
 from ...training.callbacks import Callback
 from ...training.data import Step
 from ...training.loop import Loop, own_randomness, seed_everything
@@ -193,20 +194,12 @@ class _Loss(Callback):
                 return _mean_loss(model, inputs)
         if not self.training.supervise:
             return _mean_loss(model, inputs)
-        watched = _Attention()
-        with attach(self.model, stats=[watched]):
+        tap = WeightTap()
+        with edit(self.model, tap):
             loss = _mean_loss(model, inputs)
-        (weights,) = watched.weights.values()
+        (weights,) = tap.tensors.values()
         right = torch.eye(weights.shape[-1], device=weights.device)
         return loss + self.training.supervise * (weights - right).abs().sum(-1).mean()
-
-
-class _Attention(LastWeights):
-    """Keeps weights with their gradients."""
-
-    def watch(self, tensor: Tensor, call: Any) -> None:
-        """See :meth:`Stat.watch`."""
-        self.weights[call.site] = tensor
 
 
 def _mean_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import random
 from collections import Counter
@@ -233,7 +234,9 @@ def _tsv(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     quoted = rest.count("\n") > 0 and any(
         line.startswith('"') and line.count('"') % 2 for line in rest.split("\n")[:1000]
     )
-    rows = csv.reader(rest.split("\n"), delimiter="\t", quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+    rows = csv.reader(
+        io.StringIO(rest, newline=""), delimiter="\t", quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    )
     for row in rows:
         if len(row) == len(names):
             yield f"Line {rows.line_num + 1} of {path}", dict(zip(names, row, strict=True))
