@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 import attrim
 from attrim.cli import main
 from attrim.errors import DataError, ParameterError
-from attrim.studies.dynamics import copying, copying_runs, corpora, trainings
+from attrim.studies.dynamics import checkpoint_runs, copying, copying_runs, corpora, probes, trainings
+from attrim.studies.dynamics.checkpoint_study import DynamicsCheckpoints, find_checkpoints
 from attrim.studies.dynamics.copying import Evaluated, Training
 from attrim.studies.dynamics.copying_runs import Screened
 from attrim.studies.dynamics.generated import Copying
@@ -351,3 +353,101 @@ def test_copying_needs_symbols_that_tell_what_goes_with_what(tmp_path: Path) -> 
     assert counts["24-of-24"] <= 1
     assert counts["24-of-36"] >= 3
     assert counts["24-of-24-repeated"] >= 3
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with checkpoints of a tiny model, and the data that it was trained on."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    write_texts(folder)
+    words = ["train", "tiny-bert", "--task", "classification", "--data", str(folder), "--steps", "4", "--save-every"]
+    assert main([*words, "2", "--batch-size", "8", "--output", str(folder / "runs"), "--quiet"]) == 0
+    (run,) = (folder / "runs").iterdir()
+    (run / "models").rename(folder / "models")
+    return folder
+
+
+def test_probes_of_the_heads_of_checkpoints(fine_tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = attrim.Bench(
+        str(fine_tuned / "models"), task="classification", data=str(fine_tuned), limit=6, batch_size=4,
+        select_layers=(0,), output=tmp_path / "runs", quiet=True,
+    )  # fmt: skip
+    study = DynamicsCheckpoints(beta_limit=3, resamples=20)
+    found = study.run(place)
+    assert found.accuracies.steps == (0, 2, 4)
+    assert len(found.heads) == 4
+    assert all(one.courses["alpha"].last == 1.0 for one in found.heads)
+    assert all(one.last["beta"].predictions == 3 and one.last["delta"].predictions == 6 for one in found.heads)
+    assert attrim.findings(found.folder) == found
+    assert [chart.name for chart in found.charts()] == ["probes-over-steps", "beta-of-heads", "delta-of-heads"]
+    monkeypatch.setattr(checkpoint_runs.probes, "betas", lambda *_: pytest.fail("read again"))
+    assert study.run(place) == found
+
+
+def test_beta_of_a_head_with_the_others_off(fine_tuned: Path) -> None:
+    """With one head left on one key, a position that attends to nothing else gets the same output everywhere."""
+    model = attrim.load_model(fine_tuned / "models" / "step-000004", "sequence-classification")
+    batch = {"input_ids": torch.tensor([[2, 40, 41, 3]]), "labels": torch.tensor([1])}
+    (site, *_) = attrim.sites(model)
+    beside, alone = (probes.betas(model, [batch], [(site, 0)], how)[site, 0] for how in ("as-they-are", "ablated"))
+    assert len(beside.scores) == len(alone.scores) == 4
+    assert not np.allclose(beside.scores, alone.scores)
+
+
+def test_probes_of_a_language_model() -> None:
+    model = attrim.load_model("tiny-gpt2", "causal-lm")
+    tokens = torch.tensor([[2, 40, 41, 42, 3]])
+    batch = {"input_ids": tokens, "labels": tokens}
+    select = attrim.Select(layers=[0], heads=[1])
+    alpha = probes.alpha(model, [batch], select)
+    # The last token predicts nothing; a token attends to itself and to those before it.
+    assert alpha.lengths.tolist() == [1, 2, 3, 4]
+    delta = probes.delta(model, [batch])
+    delta.fits(alpha)
+    assert [row.sum() for row in alpha.rows()] == pytest.approx([1.0] * 4, abs=1e-5)
+
+
+def test_probes_of_an_encoder_decoder() -> None:
+    model = attrim.load_model("tiny-t5", "seq2seq-lm")
+    batch = {"input_ids": torch.tensor([[40, 41, 42, 3]]), "labels": torch.tensor([[50, 51, 3]])}
+    alpha = probes.alpha(model, [batch], attrim.Select(roles="cross", layers=[0], heads=[0]))
+    assert alpha.lengths.tolist() == [4, 4, 4]
+    assert probes.delta(model, [batch]).lengths.tolist() == [4, 4, 4]
+
+
+def test_a_folder_without_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dynamics", "checkpoints", str(tmp_path), "--task", "classification", "--data", str(tmp_path)]) == 2
+    assert "at least 2 are needed" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_does_not_fit(fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    from attrim.models.tiny import tiny_model
+
+    shutil.copytree(fine_tuned / "models", tmp_path / "models")
+    small = tiny_model("tiny-bert", AutoModelForSequenceClassification, vocab_size=20)
+    small.save_pretrained(tmp_path / "models" / "step-000002")
+    words = ["dynamics", "checkpoints", str(tmp_path / "models"), "--task", "classification", "--data"]
+    assert main([*words, str(fine_tuned), "--output", str(tmp_path / "runs"), "--limit", "4"]) == 2
+    assert "vocabulary" in capsys.readouterr().err
+
+
+def test_the_callback_of_a_stock_trainer(tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from attrim.studies.dynamics.trainer_callback import DynamicsCallback
+
+    model = attrim.load_model("tiny-bert", "sequence-classification")
+    data = [
+        {"input_ids": [2, 40 + number, 3], "attention_mask": [1, 1, 1], "labels": number % 2} for number in range(8)
+    ]
+    arguments = TrainingArguments(
+        tmp_path / "out", max_steps=5, per_device_train_batch_size=4, save_strategy="no", report_to=[], use_cpu=True,
+        disable_tqdm=True, logging_strategy="no",
+    )  # fmt: skip
+    callback = DynamicsCallback(tmp_path / "kept", every=3, steps=(1,))
+    Trainer(model, arguments, train_dataset=data, callbacks=[callback]).train()
+    assert list(find_checkpoints(tmp_path / "kept")) == [0, 1, 3, 5]
+    with pytest.raises(ParameterError, match="step 9 is none of the 5 steps"):
+        Trainer(model, arguments, train_dataset=data, callbacks=[DynamicsCallback(tmp_path, steps=(9,))]).train()

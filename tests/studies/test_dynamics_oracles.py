@@ -20,7 +20,7 @@ from attrim.models.recurrent import (
     copier_config,
 )
 from attrim.studies.dynamics import probes, proxies
-from attrim.studies.dynamics.generated import Copying, Keywords, Lexicon, measured_ratio
+from attrim.studies.dynamics.generated import Copying, Keywords, Lexicon, measured_ratio, two_stages
 from attrim.studies.dynamics.readings import (
     Course,
     Readings,
@@ -300,26 +300,15 @@ def test_t7_proxies() -> None:
 
 
 def test_t9_two_stages_of_the_toy_model() -> None:
-    """Scores s0 = b0 and s1 = (1 - p) b0 + p b1, trained to be apart: the values move first, attention follows."""
-
-    def euler(b0: float, b1: float, p: float, steps: int, size: float = 0.1) -> list[tuple[float, float, float]]:
-        found = []
-        state = torch.tensor([b0, b1, p], dtype=torch.float64, requires_grad=True)
-        for _ in range(steps):
-            first, second, share = state
-            objective = first - ((1 - share) * first + share * second)
-            (slope,) = torch.autograd.grad(objective, state)
-            state = (state - size * slope).detach().requires_grad_()
-            found.append(tuple(state.tolist()))
-        return found
-
-    course = euler(0, 0, 0.5, 5)
+    course = two_stages((0, 0), 0.5, 5, 0.1)
     assert course[0] == pytest.approx((-0.05, 0.05, 0.5))
     assert course[1] == pytest.approx((-0.1, 0.1, 0.51))
+    assert course[2] == pytest.approx((-0.151, 0.151, 0.53))
+    assert course[3] == pytest.approx((-0.204, 0.204, 0.5602))
     assert course[-1] == pytest.approx((-0.26002, 0.26002, 0.601), abs=5e-5)
-    fine = euler(0, 0, 0.5, 1000, 1e-3)[-1]
-    assert (fine[2], fine[1] - fine[0]) == pytest.approx((1.089092, 1.368299), abs=2e-3)
-    assert [round(one[2], 2) for one in euler(10, -10, 0.5, 2)] == [-1.5, -3.49]
+    fine = two_stages((0, 0), 0.5, 10_000, 1e-4)[-1]
+    assert (fine[2], fine[1] - fine[0]) == pytest.approx((1.089092, 1.368299), abs=1e-3)
+    assert [round(one[2], 2) for one in two_stages((10, -10), 0.5, 2, 0.1)] == [-1.5, -3.49]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,31 @@ def measured_ratio(symbols: Tensor, num_vocab: int) -> float:
     return same / other * (num_vocab - 1)
 
 
+def two_stages(values: tuple[float, float], attention: float, steps: int, size: float) -> list[tuple[float, ...]]:
+    """The toy model of the paper: two values and one attention weight, trained by gradient descent.
+
+    The sequences {0, 0} and {0, 1} have the scores ``b0`` and ``(1 - p) b0 + p b1``, and the second is to be the larger
+    one. From equal values the values move first; attention follows, because its gradient is their difference.
+
+    Parameters
+    ----------
+    values : ``b0`` and ``b1`` at the start.
+    attention : ``p`` at the start.
+    size : of a step.
+
+    Returns
+    -------
+    ``(b0, b1, p)`` after each step.
+    """
+    (first, second), found = values, []
+    for _ in range(steps):
+        # The objective is p (b0 - b1); all three move at once.
+        slopes = attention, -attention, first - second
+        first, second, attention = first - size * slopes[0], second - size * slopes[1], attention - size * slopes[2]
+        found.append((first, second, attention))
+    return found
+
+
 @dataclass(frozen=True)
 class Keywords:
     """Sentences with planted words that tell two classes apart; the other words say nothing.

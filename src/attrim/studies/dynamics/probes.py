@@ -306,12 +306,21 @@ def scaled_embeddings(model: nn.Module, factor: Tensor) -> Iterator[None]:
         found = next(calls, None)
         return None if found is None else output * found[..., None]
 
-    table: Callable[[], nn.Module] = model.get_input_embeddings  # type: ignore[assignment]
-    handle = table().register_forward_hook(scale)
+    handle = source_embeddings(model).register_forward_hook(scale)
     try:
         yield
     finally:
         handle.remove()
+
+
+def source_embeddings(model: nn.Module) -> nn.Module:
+    """The table that the tokens of the source are looked up in; an encoder may have its own module for it."""
+    owner: Any = model
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        encoder = owner.get_encoder()
+        owner = encoder if hasattr(encoder, "get_input_embeddings") else model
+    table: nn.Module = owner.get_input_embeddings()
+    return table
 
 
 def evenness(attention: Readings) -> float:
