@@ -64,6 +64,8 @@ TABLE: dict[str, Facts] = {
     # The mask of XLNet and of its relatives spares the diagonal.
     "xlnet": Facts(padding_sees_itself=True, memory="mem_len"),
     "attrim-transformer-xl": Facts(padding_sees_itself=True, memory="mem_len"),
+    # One query for a whole text, which no padding of the text says anything about.
+    "attrim-recurrent-classifier": Facts(roles=((r"", "answer>text"),)),
     "longformer": Facts(unreachable=_BAND),
     "led": Facts(unreachable=_BAND),
     "reformer": Facts(unreachable="it sorts keys into hash buckets, so that a row has no fixed keys"),

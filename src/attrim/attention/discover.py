@@ -20,7 +20,7 @@ from ..core.site import Site
 from ..errors import AttrimError, SiteError, require_model
 from . import install, interface
 from .architectures import Facts, facts, has_two_stacks, is_vision, role_of
-from .example import make_example, run_example
+from .example import make_example, run_example, shortened
 from .layers import layers_of
 from .recorder import Event, Recorder
 from .session import only
@@ -138,6 +138,7 @@ def _dry_run(model: nn.Module, example: Any) -> Map:
             # Outer contexts neither edit nor watch the dry run.
             with only(), recorder, torch.inference_mode():
                 run_example(model, inputs)
+            _tell_sequences_apart(model, inputs, recorder)
         except AttrimError:
             raise
         except Exception as error:
@@ -145,6 +146,29 @@ def _dry_run(model: nn.Module, example: Any) -> Map:
         finally:
             install.switch_back(configs)
     return _make_map(model, recorder.events, configs, row)
+
+
+def _tell_sequences_apart(model: nn.Module, inputs: Any, recorder: Recorder) -> None:
+    """Mark the attention between two sequences of the same length, as in copying: one can be cut without the other.
+
+    Only for models that say nothing about themselves, or that they have an encoder and a decoder.
+    """
+    config = getattr(model, "config", None)
+    alike = {event.queries for event in recorder.events if event.attention and event.queries == event.keys}
+    if config is not None and not getattr(config, "is_encoder_decoder", False):
+        return
+    for inputs_of_one in (changed for length in alike for changed in shortened(inputs, length)):
+        again = Recorder()
+        again.stack = recorder.stack
+        try:
+            with only(), again, torch.inference_mode():
+                run_example(model, inputs_of_one)
+        except Exception:  # sequences that go together (a text and its mask) do not fit when one of them is cut
+            recorder.stack.clear()
+            continue
+        if len(again.events) == len(recorder.events):
+            for event, other in zip(recorder.events, again.events, strict=True):
+                event.cross |= (other.queries == event.queries) != (other.keys == event.keys)
 
 
 def _cannot_run(model: nn.Module, example: Any, error: Exception) -> str:
@@ -237,7 +261,7 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
         call = sum(site is not None for site in mine)
         name = names.get(event.module, "") + (f"#{call}" if call else "")
         # A single stack may pool its keys (CvT, SegFormer); only two sequences make cross-attention.
-        cross = event.queries != event.keys and (two_stacks or config is None)
+        cross = event.cross or (event.queries != event.keys and (two_stacks or config is None))
         role = role_of(name, row, cross=cross, causal=event.causal, towers=towers, two_stacks=two_stacks)
         if name in baked:
             role, layer = baked[name].role, baked[name].layer

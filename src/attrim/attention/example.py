@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 from ..core.modes import device_of
 
 TEXT, TARGET = 6, 4  # different lengths, so that cross-attention shows
+TARGET_MASKS = ("decoder_attention_mask", "target_mask", "trg_mask")
+"""What models call the argument ``[B, T]`` that is 1 at their real target steps."""
 
 
 def make_example(model: nn.Module) -> dict[str, Any]:
@@ -57,6 +60,27 @@ def run_example(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(**inputs)
 
 
+def shortened(inputs: Any, length: int) -> Iterator[Any]:
+    """The inputs with one of their sequences of ``length`` cut by its last entry, for each sequence in turn.
+
+    None where there is only one: a tensor that is given twice is one sequence. The sequence axis is the second, or else
+    the first.
+    """
+    named = inputs if isinstance(inputs, dict) else dict(enumerate(inputs)) if isinstance(inputs, (tuple, list)) else {}
+    axes = {
+        id(value): next((axis for axis in (1, 0) if value.shape[axis] == length), None)
+        for value in named.values()
+        if isinstance(value, torch.Tensor) and value.ndim > 1
+    }
+    found = [key for key, axis in axes.items() if axis is not None]
+    for key in found if len(found) > 1 and length > 1 else ():
+        changed = {
+            name: value.narrow(axes[key] or 0, 0, length - 1) if id(value) == key else value
+            for name, value in named.items()
+        }
+        yield changed if isinstance(inputs, dict) else tuple(changed.values())
+
+
 def _part(config: Any, name: str) -> Any:
     """A part of a composite configuration, or the configuration itself."""
     return getattr(config, name, None) or config
@@ -68,7 +92,7 @@ def _tokens(config: Any, length: int) -> torch.Tensor | None:
     if not isinstance(size, int):
         return None
     special = {token for kind in ("pad", "bos", "eos") for token in _numbers(getattr(text, f"{kind}_token_id", None))}
-    ordinary = [token for token in range(min(size, 4 * length)) if token not in special]
+    ordinary = [token for token in range(min(size, 4 * length)) if token not in special] or [0]
     tokens = (ordinary * length)[:length]
     ends = [token for token in _numbers(getattr(text, "eos_token_id", None)) if 0 <= token < size]
     if ends:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import SiteError
+from .example import TARGET_MASKS
 from .layers import layer_session, run_layer, touches_layers
 from .session import Session, active_sessions, only
 from .softmax import run_private
@@ -24,6 +26,7 @@ _lock = threading.RLock()
 _configs: dict[int, list[Any]] = {}  # id -> [configuration, implementation before, how many contexts]
 _modules: dict[tuple[int, str], list[Any]] = {}  # id, attribute -> [module, its own one before, how many contexts]
 
+IGNORED = -100  # the label of a target step that no loss counts
 FORWARD = "forward"
 CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps it, in each module that uses it
 
@@ -163,13 +166,28 @@ def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) 
     checkpointing: list[nn.Module] = []
     for session in active_sessions():
         if session.map.root is module:
-            session.start_pass()
+            session.start_pass(real_targets(forward, args, kwargs))
             checkpointing = _checkpointing(module)  # again, because it may have been enabled inside of the context
     layer = layer_session(module)
     with replaced(CHECKPOINT, checkpointing, Remembering):
         if layer is not None:
             return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
         return run_private(module, forward, args, kwargs)
+
+
+def real_targets(forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
+    """Bool ``[B, T]``: the real target steps that a whole model is called with; None when the call does not say."""
+    if args:
+        names = list(inspect.signature(forward).parameters)
+        kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
+    for name in TARGET_MASKS:
+        mask = kwargs.get(name)
+        if isinstance(mask, Tensor) and mask.ndim == 2 and not mask.is_floating_point():
+            return mask.detach().bool()
+    labels = kwargs.get("labels")
+    if isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point():
+        return labels.detach() != IGNORED
+    return None
 
 
 def _checkpointing(model: nn.Module) -> list[nn.Module]:

@@ -225,12 +225,15 @@ def make_call(
     key: Tensor | None = None,
     value: Tensor | None = None,
     scaling: float | None = None,
+    targets: Tensor | None = None,
 ) -> Call:
     """The call at ``site``, and, for self-attention, the entry of its stream in ``streams``.
 
     Parameters
     ----------
     streams : what earlier self-attention of the same forward pass found out; updated in place.
+    targets : bool ``[B, T]``, the real target steps that the model was called with, where it said so: a decoder without
+        self-attention (a recurrent one) has no other sign of its padding.
     query, key, value, scaling : see :class:`Call`, where the route sees them.
     """
     queries, keys = mask.allowed.shape[-2:]
@@ -238,7 +241,7 @@ def make_call(
     before = streams.get(query_stream)
     if query_stream != key_stream:
         if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, len(mask.allowed)):
-            before = Stream(_all_real(queries, mask.allowed.device), 0, None)
+            before = _called_with(targets if site.role == "cross" else None, queries, mask.allowed)
         return Call(
             site=site,
             allowed=mask.allowed,
@@ -279,6 +282,15 @@ def make_call(
         value=value,
         scaling=scaling,
     )
+
+
+def _called_with(targets: Tensor | None, queries: int, allowed: Tensor) -> Stream:
+    """The stream of queries of a decoder without self-attention."""
+    if targets is None or targets.shape != (len(allowed), queries):
+        return Stream(_all_real(queries, allowed.device), 0, None)
+    real = targets.to(allowed.device)
+    lead = real.int().argmax(-1)
+    return Stream(real, 0, lead if bool(lead.any()) else None)
 
 
 def _all_real(queries: int, device: torch.device) -> Tensor:

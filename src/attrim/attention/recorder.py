@@ -32,6 +32,7 @@ class Event:
     keys: int
     causal: bool
     attention: bool = True  # False for a softmax whose result no product consumed
+    cross: bool = False  # True where queries and keys are known to be of two sequences of the same length
 
 
 class Recorder(TorchFunctionMode):

@@ -58,6 +58,7 @@ class Session:
         self.open = True
         self.fired: set[Site] = set()
         self.streams: dict[str, Stream] = {}
+        self.targets: Tensor | None = None
         self.era = object()
         """Stands for the forward pass that is running."""
         # By the modules themselves: the address of one that was freed may soon be that of another.
@@ -81,13 +82,20 @@ class Session:
         }
         repeated = Session(self.map, plans, self.fast)
         repeated.streams.update(self.streams)
+        repeated.targets = self.targets
         repeated._counts.update(self._counts)
         repeated._layer_counts.update(self._layer_counts)
         return repeated
 
-    def start_pass(self) -> None:
-        """A new forward pass of the whole model begins: every module's next call is its first."""
+    def start_pass(self, targets: Tensor | None = None) -> None:
+        """A new forward pass of the whole model begins: every module's next call is its first.
+
+        Parameters
+        ----------
+        targets : bool ``[B, T]``, the real target steps, where the model was called with them.
+        """
         self.era = object()
+        self.targets = targets
         self._counts.clear()
         self._layer_counts.clear()
 
@@ -180,4 +188,4 @@ class Firing:
     def call(self, mask: MaskFacts, **seen: Any) -> Call:
         """The call with everything that is known about it; ``seen`` as in :func:`make_call`."""
         assert self.site is not None
-        return make_call(self.site, mask, self.sessions[0].streams, **seen)
+        return make_call(self.site, mask, self.sessions[0].streams, targets=self.sessions[0].targets, **seen)

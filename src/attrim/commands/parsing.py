@@ -61,10 +61,8 @@ def parse(words: Sequence[str], commands: Mapping[str, type[Command]]) -> Comman
     if not words or words[0] in HELP:
         with HELP_NAMES:
             tyro.extras.subcommand_cli_from_dict(dict(commands), prog="attrim", args=["--help"], config=MARKERS)
-    name, *rest = words
-    if name not in commands:
-        raise UnknownName("command", name, commands)
-    kind = commands[name]
+    name, rest = _name(words, commands)
+    kind = commands[name.replace(" ", "-")]
     if set(HELP) & set(rest):
         with HELP_NAMES:
             tyro.cli(kind, prog=f"attrim {name}", args=["--help"], config=MARKERS)
@@ -82,6 +80,27 @@ def parse(words: Sequence[str], commands: Mapping[str, type[Command]]) -> Comman
         if flag.required and flag.key not in values:
             raise UsageError(f"'attrim {name}' needs {flag.word} ({flag.takes}); see 'attrim {name} --help'.")
     return kind(**values)
+
+
+def _name(words: Sequence[str], commands: Mapping[str, type[Command]]) -> tuple[str, list[str]]:
+    """The command that is named, as it is written, and the other words.
+
+    A command whose name has a hyphen may be written as two words: ``dynamics copy`` is ``dynamics-copy``.
+    """
+    first, *rest = words
+    if first in commands:
+        return first, rest
+    family = {name.removeprefix(f"{first}-"): kind for name, kind in commands.items() if name.startswith(f"{first}-")}
+    if not family:
+        raise UnknownName("command", first, commands)
+    if rest and rest[0] in family:
+        return f"{first} {rest[0]}", rest[1:]
+    if set(HELP) & set(rest):
+        with HELP_NAMES:
+            tyro.extras.subcommand_cli_from_dict(dict(family), prog=f"attrim {first}", args=["--help"], config=MARKERS)
+    if not rest:
+        raise UsageError(f"'attrim {first}' needs one of {', '.join(family)}; see 'attrim {first} --help'.")
+    raise UnknownName(f"command of 'attrim {first}'", rest[0], family)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from .base import Chain, Command, Outcome, register
 
 if TYPE_CHECKING:
     from ..edits import Edit
+    from ..training.callbacks import Callback
     from ..training.finetuning import Finetuned
 
 
@@ -35,6 +36,10 @@ class Train(Command, FinetuningBench, Recipe):
     """Evaluate after every so many steps (default: once at the end)."""
     keep_best: bool = False
     """Save the weights with the best evaluation instead of the last ones."""
+    save_every: int | None = None
+    """Keep the model of every so many steps, and of step 0 and the last one, in the run's folder models."""
+    custom_saves: tuple[int, ...] = ()
+    """Further steps whose model is kept."""
     edit: Chain = ()
     """Edits that are switched on during training and evaluation, several in order with then."""
     tracker: Literal["tensorboard", "wandb", "mlflow"] | None = None
@@ -69,6 +74,7 @@ class Train(Command, FinetuningBench, Recipe):
                 evaluate_every=self.evaluate_every,
                 keep_best=self.keep_best,
                 tracker=self.tracker,
+                callbacks=self._kept(bench.run_folder, tokenizer),
                 progress=self.progress,
             )
         if self.save is not None:
@@ -90,6 +96,13 @@ class Train(Command, FinetuningBench, Recipe):
         if self.save is not None and self.save.exists() and not (self.save / "config.json").exists():
             raise ParameterError(f"{self.save} is there and holds no model; give another folder to save to.")
 
+    def _kept(self, folder: Path, tokenizer: Any) -> Sequence[Callback]:
+        from ..training.scheduled import keep_models
+
+        if self.save_every is None and not self.custom_saves:
+            return ()
+        return [keep_models(folder / "models", tokenizer, every=self.save_every, extra=self.custom_saves)]
+
     def _identity(self, recipe: Recipe, edits: Sequence[Edit]) -> dict[str, Any]:
         """What the trained weights, and which of them are kept, depend on beside the bench."""
         from ..edits.saving import fingerprint
@@ -99,6 +112,8 @@ class Train(Command, FinetuningBench, Recipe):
             "evaluate_every": self.evaluate_every,
             "keep_best": self.keep_best,
             "edits": fingerprint(edits),
+            # Only where some are asked for, so that runs from before there were any are found.
+            **({"saves": [self.save_every, *self.custom_saves]} if self.save_every or self.custom_saves else {}),
         }
 
     def _outcome(self, found: Finetuned, folder: Path) -> Outcome:

@@ -19,7 +19,7 @@ from ..baking.model import baked_class, loadable, read_sidecar
 from ..core.paths import home_path, require_text
 from ..core.processor import prepare_half_precision
 from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
-from . import shape_models, sources, tiny, transformer_xl
+from . import recurrent, shape_models, sources, tiny, transformer_xl
 from .gguf import gguf_config, gguf_options, readable, without_bars
 from .sources import first_line, one_sentence
 from .weights import uses_safetensors
@@ -56,6 +56,7 @@ TOKENIZERS = {
 }
 """Hub models that come without a tokenizer, and the one that they were trained with."""
 
+recurrent.register()
 transformer_xl.register()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -173,7 +174,7 @@ def saved_kind(
             return "causal-lm" if type(config) in transformers.AutoModelForCausalLM._model_mapping else "auto"
         config = transformers.AutoConfig.from_pretrained(source, **options)
         saved = set(config.architectures or ())
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if kind != "auto"):
         mapping = automatic_class(kind)._model_mapping
         if type(config) in mapping and getattr(mapping[type(config)], "__name__", None) in saved:
             return kind

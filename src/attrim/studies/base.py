@@ -6,13 +6,13 @@ This module imports no torch: the command line reads the fields of every study b
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from ..core import record
 from ..core.registry import STUDIES
 from ..errors import ArtefactError, ParameterError
-from .bench import Bench
+from .bench import Bench, RunKeeper
 
 if TYPE_CHECKING:
     from .findings import Findings
@@ -31,7 +31,7 @@ class Study:
     """
 
     registered_name: ClassVar[str]
-    bench: ClassVar[type[Bench]] = Bench
+    bench: ClassVar[type[RunKeeper]] = Bench
     model_kind: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Study:
                 raise ParameterError(str(error).replace(" cannot be read: ", ": ")) from error
             object.__setattr__(self, item.name, value)
 
-    def run(self, bench: Bench) -> Findings:
+    def run(self, bench: RunKeeper) -> Findings:
         """Do the experiment, or what a run of it left undone, and keep what it found in the run's folder."""
         bench = self.prepare(bench)
         with bench.begin(self.registered_name, self.identity()) as opened:
@@ -53,15 +53,16 @@ class Study:
             findings.save(opened.require_run())
         return findings
 
-    def prepare(self, bench: Bench) -> Bench:
+    def prepare(self, bench: Any) -> Any:
         """The bench as the study needs it; refuses what cannot work before a run begins."""
         if not isinstance(bench, self.bench):
             raise ParameterError(
                 f"The study {self.registered_name!r} needs a {self.bench.__name__}, not a {type(bench).__name__}."
             )
-        return dataclasses.replace(bench, kind=self.model_kind) if self.model_kind and not bench.kind else bench
+        wanted: Any = bench
+        return replace(wanted, kind=self.model_kind) if self.model_kind and not wanted.kind else wanted
 
-    def work(self, bench: Bench) -> Findings:
+    def work(self, bench: Any) -> Findings:
         """The experiment itself; ``bench`` has an open run."""
         raise NotImplementedError
 

@@ -143,8 +143,53 @@ class Source:
         check_stats(edits, self.loaded_model, self.loaded_tokenizer)
 
 
+class RunKeeper:
+    """Base of every bench: it opens the run that keeps what is computed. Subclasses have ``output`` and ``quiet``."""
+
+    output: Path | None
+    quiet: bool
+
+    @property
+    def progress(self) -> bool:
+        """Whether to show progress."""
+        return not self.quiet
+
+    @contextmanager
+    def begin(self, name: str, identity: Mapping[str, Any] | None = None) -> Iterator[Self]:
+        """Open the run of this bench, or begin it; the bench that is given back stores what it computes there.
+
+        Parameters
+        ----------
+        name : of the study or command; the run's folder begins with it.
+        identity : JSON values beside those of :meth:`identity` that the results depend on.
+        """
+        from ..runs.run import Run
+
+        known = {"study": name, **self.identity(), **(identity or {})}
+        with Run.open(self.output or Path("runs"), known, name=name) as run:
+            bench = object.__new__(type(self))
+            vars(bench).update(vars(self), opened=run)  # with what is loaded; a copy would have the fields alone
+            yield bench
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the open run."""
+        return self.require_run().folder
+
+    def require_run(self) -> Run:
+        """The open run."""
+        run: Run | None = vars(self).get("opened")
+        if run is None:
+            raise ParameterError("This bench has no open run; use 'with bench.begin(name) as bench'.")
+        return run
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that results depend on but the settings of a study, as JSON values."""
+        return {}
+
+
 @dataclass(frozen=True)
-class Bench(Source):
+class Bench(Source, RunKeeper):
     """A model, a task and a run: what every study works with.
 
     Examples
@@ -178,11 +223,6 @@ class Bench(Source):
     """Folder of runs; work that was interrupted resumes there."""
     quiet: bool = False
     """Show no progress, only the result."""
-
-    @property
-    def progress(self) -> bool:
-        """Whether to show progress."""
-        return not self.quiet
 
     @cached_property
     def loaded_task(self) -> Task:
@@ -234,35 +274,6 @@ class Bench(Source):
         """The bench for work that scores nothing: the model keeps the head that it was saved with, if any."""
         head = "auto" if self.loaded_task.kind == "auto" else "saved"
         return self if self.kind else dataclasses.replace(self, kind=head)
-
-    @contextmanager
-    def begin(self, name: str, identity: Mapping[str, Any] | None = None) -> Iterator[Bench]:
-        """Open the run of this bench, or begin it; the bench that is given back stores what it computes there.
-
-        Parameters
-        ----------
-        name : of the study or command; the run's folder begins with it.
-        identity : JSON values beside those of :meth:`identity` that the results depend on.
-        """
-        from ..runs.run import Run
-
-        known = {"study": name, **self.identity(), **(identity or {})}
-        with Run.open(self.output or Path("runs"), known, name=name) as run:
-            bench = object.__new__(type(self))
-            vars(bench).update(vars(self), opened=run)  # with what is loaded; a copy would have the fields alone
-            yield bench
-
-    @property
-    def run_folder(self) -> Path:
-        """The folder of the open run."""
-        return self.require_run().folder
-
-    def require_run(self) -> Run:
-        """The open run."""
-        run: Run | None = vars(self).get("opened")
-        if run is None:
-            raise ParameterError("This bench has no open run; use 'with bench.begin(name) as bench'.")
-        return run
 
     def identity(self) -> dict[str, Any]:
         """Everything that results depend on but the settings of a study, as JSON values."""

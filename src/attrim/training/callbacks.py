@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class Callback:
     """Base of all callbacks; what :meth:`state` gives is in every checkpoint, so that resuming changes no result."""
 
+    def before_first_step(self, loop: Loop) -> None:
+        """Act once, before a training that begins; not when it resumes."""
+
     def after_step(self, step: Step, loop: Loop) -> None:
         """Act after a step; ``loop`` has the model, and can pin its weights."""
 

@@ -126,11 +126,12 @@ def _carrying(model: Any, edits: Sequence[Edit], select: Select | None, example:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write model and tokenizer for stock ``transformers``; a folder that is there is replaced as a whole."""
+    """Write model and tokenizer (None where there is none) for stock ``transformers``; a folder is replaced whole."""
 
     def write(part: Path) -> None:
         model.save_pretrained(part)
-        tokenizer.save_pretrained(part)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(part)
 
     with storage(folder), quiet():
         replace_folder(folder, write)

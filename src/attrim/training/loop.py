@@ -139,6 +139,8 @@ class Loop:
             model: nn.Module
             model, self._optimizer = self._accelerator.prepare(self.model, self._adam())
             self._resume()
+            for callback in self.callbacks if self.done == 0 else ():
+                callback.before_first_step(self)
             stream = iter(self._stream)
             for number in track(range(self.done + 1, self.steps + 1), self._describe, self.progress):
                 self._last = self._step(model, number, list(islice(stream, self._batches)))
