@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .attention.context import attach
 from .attention.discover import find_sites
 from .attention.prefix import Prefix
-from .core.modes import device_of, evaluation_mode
+from .core.modes import Memory, device_of, evaluation_mode, memory_of, set_memory
 from .core.progress import track
 from .core.site import Site
 from .core.text import folders
@@ -266,19 +266,24 @@ def _run_together(
     parts: dict[str, list[tuple[Array, Array, Array]]] = {name: [] for name in settings}
     zeros: dict[str, list[int]] = {name: [0, 0] for name in settings}
     seconds: dict[str, float] = dict.fromkeys(settings, 0.0)
+    memories: dict[str, Memory] = {}  # each setting goes on with its own
     with evaluation_mode(model):
         numbers = track(range(sum(1 for _ in batches)), "evaluating layers, batch {}".format, progress)
         for _, batch in zip(numbers, batches, strict=True):
             inputs = {key: tensor.to(device) for key, tensor in {**batch.inputs, **batch.targets}.items()}
             unedited = ZeroCount()
+            set_memory(model, memories.get(UNEDITED, {}))
             with attach(model, stats=[unedited], strict=False), prefix.record():
                 task.run(model, inputs)
+            memories[UNEDITED] = memory_of(model)
             for name, edits in settings.items():
                 started, own = time.perf_counter(), ZeroCount()
                 edits = [edit.for_examples(batch.index) for edit in edits]
                 # The layers that are skipped do not fire, so nothing may insist on it.
+                set_memory(model, memories.get(name, {}))
                 with prefix.replay(prefix.unedited(edits)), attach(model, edits=edits, stats=[own], strict=False):
                     outputs = task.run(model, inputs).float().cpu().numpy()
+                memories[name] = memory_of(model)
                 parts[name].append((batch.index, outputs, batch.labels))
                 for counted in (unedited.counts | own.counts).values():
                     zeros[name] = [total + more for total, more in zip(zeros[name], counted, strict=True)]
@@ -302,7 +307,8 @@ def result_of(
             "use dtype float32 or a weaker edit."
         )
     columns = task.columns(outputs, labels)
-    return Result(task.score(columns), share, columns, outputs, labels, seconds=seconds)
+    texts = task.written(outputs)
+    return Result(task.score(columns), share, columns, outputs, labels, seconds=seconds, texts=texts)
 
 
 def compare_results(task: Task, result: Result, unedited: Result, resamples: int, level: float) -> Result:

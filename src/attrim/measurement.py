@@ -15,7 +15,7 @@ from . import __version__
 from .attention.context import attach
 from .attention.discover import find_sites
 from .attention.session import active_sessions
-from .core.modes import in_mode, on_device
+from .core.modes import in_mode, on_device, own_memory
 from .core.progress import Bar, progress_bar
 from .core.site import Select, require_select
 from .edits.base import Edit
@@ -81,6 +81,7 @@ def measure(
     with (
         on_device(model, device) as place,
         in_mode(model, training=False),
+        own_memory(model),
         progress_bar(total, "measuring", progress) as bar,
     ):
         example = _inputs(first, place)

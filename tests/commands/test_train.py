@@ -26,6 +26,7 @@ from attrim.runs.run import Run
 from attrim.tasks import load_task
 from attrim.training.loop import Loop
 from one_letter import write_sst2
+from translated import save_marian, write_parallel
 
 
 @pytest.fixture
@@ -142,8 +143,9 @@ def test_edits_act_while_training_and_leave_the_model_as_it_was(glue: Path) -> N
     assert all(not torch.equal(tensor, before[name]) for name, tensor in after.items() if "self.value" in name)
 
 
-def test_edits_train_in_bfloat16_as_well(glue: Path) -> None:
-    data = command(glue, edit=("threshold:0.06",), dtype="bfloat16", freeze=("embeddings",)).run().data
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_edits_train_in_half_precision_as_well(glue: Path, dtype: str) -> None:
+    data = command(glue, edit=("threshold:0.06",), dtype=dtype, freeze=("embeddings",)).run().data
     assert 0 < data["validations"][6]["zero_share"] < 1
     after = load_file(Path(data["saved"]) / "model.safetensors")
     assert {tensor.dtype for tensor in after.values()} == {torch.float32}
@@ -184,7 +186,9 @@ def test_examples_without_labels_are_an_error(glue: Path) -> None:
     ("words", "named"),
     [
         ("--schedule stairs", "cosine"),
-        ("--dtype float16", "bfloat16"),
+        ("--dtype float64", "float16"),
+        ("--label-smoothing 1", "label smoothing must lie between 0 and 1"),
+        ("--tracker paper", "tensorboard"),
         ("--steps 0", "steps must be a number above 0"),
         ("--evaluate-every 0", "evaluate-every"),
         ("--freeze embedings", "'embedings'"),
@@ -209,10 +213,23 @@ def test_user_errors_are_one_sentence(
     assert named in printed.err
 
 
-def test_a_killed_training_resumes_with_the_same_weights(glue: Path) -> None:
-    """SIGKILL after the second checkpoint, in a process of its own; the rest gives the same bytes as a whole run."""
+def classifying(glue: Path) -> str:
     words = f"train tiny-bert --task glue/sst2 --data {glue} --steps 36 --batch-size 16 --accumulation 2 --warmup 5"
-    words += " --learning-rate 5e-3 --evaluate-every 9 --keep-best --checkpoint-every 8 --edit threshold:0.06 --quiet"
+    words += " --learning-rate 5e-3 --evaluate-every 9 --keep-best --checkpoint-every 8 --edit threshold:0.06"
+    return f"{words} --quiet"
+
+
+def translating(glue: Path) -> str:
+    model, data = save_marian(glue.parent / "marian"), write_parallel(glue.parent / "pairs")
+    words = f"train {model} --task translation --data {data} --steps 36 --batch-size 16 --warmup 5 --betas 0.9 0.98"
+    words += " --schedule inverse-sqrt --label-smoothing 0.1 --dtype float16 --option max_new_tokens=8 --option beams=2"
+    return f"{words} --learning-rate 5e-3 --evaluate-every 9 --keep-best --checkpoint-every 8 --edit entmax --quiet"
+
+
+@pytest.mark.parametrize("training", [classifying, translating])
+def test_a_killed_training_resumes_with_the_same_weights(glue: Path, training) -> None:
+    """SIGKILL after the second checkpoint, in a process of its own; the rest gives the same bytes as a whole run."""
+    words = training(glue)
     killed, whole = glue.parent / "killed", glue.parent / "whole"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(

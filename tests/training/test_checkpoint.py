@@ -11,7 +11,9 @@ from torch import nn
 
 from attrim.errors import ArtefactError, ParameterError
 from attrim.training.callbacks import Callback
-from nets import Net, Watch, equal, train, weights
+from attrim.training.loop import Loop
+from attrim.training.recipe import Recipe
+from nets import Net, Watch, epochs, equal, loss, train, weights
 
 
 @settings(max_examples=8)
@@ -29,6 +31,25 @@ def test_a_resumed_loop_ends_bit_for_bit_alike(tmp_path_factory, stop, every, ac
     assert watch.steps[0].number == (stop - 1) // every * every + 1  # the step after the last checkpoint
     assert watch.seen == 12  # callbacks go on with what they knew
     assert [step.loss for step in watch.steps] == [step.loss for step in whole.steps[-len(watch.steps) :]]
+
+
+def test_float16_resumes_with_its_scale_and_its_count_of_skipped_steps(tmp_path):
+    """The first steps overflow, so that a scale that begins anew would be another one."""
+    recipe = Recipe(steps=12, learning_rate=1e-2, checkpoint_every=4, dtype="float16", schedule="inverse-sqrt")
+
+    def large(model, inputs):
+        return loss(model, inputs) * 2.0**8
+
+    whole = Loop(Net(), epochs, recipe, loss=large)
+    whole.run()
+    assert 2 < whole.skipped < 12
+    with pytest.raises(KeyboardInterrupt):
+        Loop(Net(), epochs, recipe, loss=large, callbacks=[Watch(7)], folder=tmp_path).run()
+    resumed = Loop(Net(), epochs, recipe, loss=large, callbacks=[Watch()], folder=tmp_path)
+    resumed.run()
+    assert resumed.skipped == whole.skipped
+    assert resumed._scaler.get_scale() == whole._scaler.get_scale()
+    assert equal(weights(resumed.model), weights(whole.model))
 
 
 def test_checkpoints_are_safetensors_and_json_and_only_the_newest_stays(tmp_path):

@@ -19,13 +19,13 @@ from attrim.training.recipe import Recipe
 from nets import Net, Watch, epochs, equal, loss, train, weights
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "inverse-sqrt"])
 @pytest.mark.parametrize("warmup", [0, 0.25, 7, 20])
 def test_learning_rates_are_those_of_transformers(schedule, warmup):
     steps = 20
     recipe = Recipe(learning_rate=0.1, schedule=schedule, warmup=warmup)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-    name = "constant_with_warmup" if schedule == "constant" else schedule
+    name = "constant_with_warmup" if schedule == "constant" else schedule.replace("-", "_")
     first = round(warmup * steps) if warmup < 1 else warmup
     scheduler = get_scheduler(name, optimizer, num_warmup_steps=first, num_training_steps=steps)
     for step in range(steps):
@@ -52,7 +52,12 @@ def test_learning_rates_are_those_of_transformers(schedule, warmup):
         {"own_rate": ("first=fast",)},
         {"own_rate": ("first=0",)},
         {"own_rate": ("first=-1",)},
-        {"dtype": "float16"},
+        {"dtype": "float64"},
+        {"label_smoothing": 1.0},
+        {"label_smoothing": -0.1},
+        {"label_smoothing": 0.1},  # this loss has none
+        {"betas": (0.9, 1.0)},
+        {"betas": (math.nan, 0.9)},
         {"checkpoint_every": 0},
     ],
 )
@@ -66,12 +71,15 @@ def test_a_step_is_that_of_plain_torch():
     """Twelve steps by hand: same data, decay, limit of the gradient, and learning rates."""
     model, other = Net(), Net()
     model.dropout.p = other.dropout.p = 0.0
-    train(model=model, clip=0.1, weight_decay=0.2, schedule="cosine", warmup=3)
+    train(model=model, clip=0.1, weight_decay=0.2, schedule="cosine", warmup=3, betas=(0.8, 0.98))
     recipe = Recipe(learning_rate=1e-2, schedule="cosine", warmup=3)
     vectors = [parameter for parameter in other.parameters() if parameter.ndim == 1]
     matrices = [parameter for parameter in other.parameters() if parameter.ndim == 2]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.2}, {"params": vectors, "weight_decay": 0.0}], lr=1e-2, fused=True
+        [{"params": matrices, "weight_decay": 0.2}, {"params": vectors, "weight_decay": 0.0}],
+        lr=1e-2,
+        betas=(0.8, 0.98),
+        fused=True,
     )
     data = [inputs for epoch in range(3) for inputs in epochs(epoch)]
     other.train()
@@ -157,7 +165,8 @@ def test_batches_without_answers_are_left_out():
     assert equal(weights(loop.model), weights(train(steps=10).model))
 
 
-def test_bfloat16_computes_in_it_and_keeps_the_weights():
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_half_precision_computes_in_it_and_keeps_the_weights(name):
     seen = set()
 
     def watched(model, inputs):
@@ -166,9 +175,53 @@ def test_bfloat16_computes_in_it_and_keeps_the_weights():
         return nn.functional.cross_entropy(output, inputs["labels"])
 
     model = Net()
-    Loop(model, epochs, Recipe(steps=3, dtype="bfloat16"), loss=watched).run()
-    assert seen == {torch.bfloat16}
+    Loop(model, epochs, Recipe(steps=3, dtype=name), loss=watched).run()
+    assert seen == {getattr(torch, name)}
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_float16_trains_like_float32():
+    """The scale of the loss is taken out again before the gradient is limited and used."""
+    watches = {"float32": Watch(), "float16": Watch()}
+    for name, watch in watches.items():
+        model = Net()
+        model.dropout.p = 0.0
+        assert train(model=model, callbacks=[watch], dtype=name).skipped == 0
+    for exact, half in zip(*(watch.steps for watch in watches.values()), strict=True):
+        assert half.loss == pytest.approx(exact.loss, rel=2e-2)
+        assert half.gradient_norm == pytest.approx(exact.gradient_norm, rel=5e-2)
+        assert half.loss != exact.loss
+
+
+def overflowing(steps):
+    """A loss that is too large for float16, with its scale, in the first steps."""
+    calls = iter(range(10**6))
+
+    def changed(model, inputs):
+        found = loss(model, inputs)
+        return found * 1e38 if next(calls) < steps else found
+
+    return changed
+
+
+def test_steps_that_overflow_change_nothing_and_are_counted():
+    model, watch = Net(), Watch()
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    loop = Loop(model, epochs, Recipe(steps=3, dtype="float16"), loss=overflowing(3), callbacks=[watch])
+    loop.run()
+    assert loop.skipped == 3
+    assert [step.skipped for step in watch.steps] == [True] * 3
+    assert equal(before, dict(model.named_parameters()))
+    assert loop._scaler.get_scale() == 65536 / 2**3
+    loop = Loop(model, epochs, Recipe(steps=4, dtype="float16", learning_rate=1e-2), loss=overflowing(3))
+    loop.run()
+    assert loop.skipped == 3
+    assert not equal(before, dict(model.named_parameters()))
+
+
+def test_an_overflow_that_no_scale_helps_is_an_error():
+    with pytest.raises(DataError, match="compute in float32"):
+        Loop(Net(), epochs, Recipe(steps=99, dtype="float16"), loss=lambda m, i: loss(m, i) * math.inf).run()
 
 
 def test_the_example_in_the_docs_learns():

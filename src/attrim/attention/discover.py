@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
-from ..core.modes import in_mode, weights_missing
+from ..core.modes import in_mode, own_memory, weights_missing
 from ..core.processor import prepare_for
 from ..core.site import Site
 from ..errors import AttrimError, SiteError, require_model
@@ -184,7 +184,7 @@ def _everything_quiet(model: nn.Module) -> Iterator[None]:
     """Evaluation mode (no dropout, no running averages) in the dry run; modes and random state as before afterwards."""
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     # Random state too: layer drop draws even in evaluation mode.
-    with in_mode(model, training=False), torch.random.fork_rng(devices=list(devices)):
+    with in_mode(model, training=False), own_memory(model), torch.random.fork_rng(devices=list(devices)):
         yield
 
 

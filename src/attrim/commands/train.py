@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Train(Command, TrainingBench, Recipe):
     """Fine-tune a model on a task; a run that was killed goes on, and ends with the same weights."""
 
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number type of the computation; the weights are trained in float32 either way."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number type of the computation; the weights are trained in float32. float16 scales the loss, and leaves out steps
+    that overflow."""
     seed: int = 123
     """Fixes a new head, the order of the data, dropout, and which examples a limit chooses."""
     batch_size: int = 32
@@ -41,6 +42,8 @@ class Train(Command, TrainingBench, Recipe):
     """Further steps whose model is kept."""
     edit: Chain = ()
     """Edits that are switched on during training and evaluation, several in order with then."""
+    tracker: Literal["tensorboard", "wandb", "mlflow"] | None = None
+    """Send losses and metrics to this service as well; its package must be installed."""
     output: Path | None = Path("runs")
     """Folder of runs; the run's folder holds the trained model."""
     save: Path | None = None
@@ -73,6 +76,7 @@ class Train(Command, TrainingBench, Recipe):
                 evaluate_every=self.evaluate_every,
                 keep_best=self.keep_best,
                 callbacks=self._kept(bench.run_folder, tokenizer),
+                tracker=self.tracker,
                 progress=self.progress,
             )
         if self.save is not None:
@@ -81,7 +85,11 @@ class Train(Command, TrainingBench, Recipe):
         return self._outcome(found, bench.run_folder)
 
     def _check(self) -> None:
+        from ..training.tracking import require_tracker
+
         self.check()
+        if self.tracker is not None:
+            require_tracker(self.tracker)
         if self.evaluate_every is not None and self.evaluate_every < 1:
             raise ParameterError(f"evaluate-every must be at least 1, not {self.evaluate_every}.")
         head = self.make_task().kind

@@ -1,12 +1,19 @@
-"""Where a model is, and training or evaluation mode for a while."""
+"""Where a model is, training or evaluation mode for a while, and what a model remembers between batches.
+
+A module that remembers (Transformer-XL) has ``remembers = True`` and keeps tensors, or None, in ``memory``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+Memory = dict[str, tuple[Tensor, ...]]
+"""What the modules of a model remember of earlier batches, by their names, without those that remember nothing."""
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -51,9 +58,40 @@ def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module is in the mode it had."""
-    with in_mode(model, training=False), torch.inference_mode():
+    """Evaluation mode without gradients, with an empty memory; afterwards mode and memory are as before."""
+    with in_mode(model, training=False), own_memory(model), torch.inference_mode():
         yield
+
+
+def remembers(model: nn.Module) -> bool:
+    """Whether a model carries something from one batch to the next."""
+    return any(True for _ in _remembering(model))
+
+
+def memory_of(model: nn.Module) -> Memory:
+    """What the model remembers now."""
+    return {name: tuple(module.memory) for name, module in _remembering(model) if module.memory is not None}
+
+
+def set_memory(model: nn.Module, memory: Memory) -> None:
+    """Let the model remember something, and nothing else."""
+    for name, module in _remembering(model):
+        module.memory = memory.get(name)
+
+
+@contextmanager
+def own_memory(model: nn.Module) -> Iterator[None]:
+    """The model begins with an empty memory; afterwards it remembers what it did before."""
+    before = memory_of(model)
+    set_memory(model, {})
+    try:
+        yield
+    finally:
+        set_memory(model, before)
+
+
+def _remembering(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    return ((name, module) for name, module in model.named_modules() if getattr(module, "remembers", False))
 
 
 @contextmanager

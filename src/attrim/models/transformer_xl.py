@@ -94,6 +94,15 @@ class TransformerXLBackbone(XLNetModel):
             layer.rel_attn = MemoryAttention(config)
         self.post_init()
 
+    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any) -> Any:
+        """As in XLNet; ``attention_mask`` must be all ones, if it is given."""
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise DataError(
+                "A Transformer-XL takes no padding; use the task streams, or one text at a time (a batch size of 1)."
+            )
+        # Stock code cannot add a mask to its causal one when there are several texts.
+        return super().forward(input_ids, **options)
+
 
 @dataclass
 class TransformerXLOutput(ModelOutput):
@@ -123,6 +132,7 @@ class TransformerXL(XLNetPreTrainedModel):
     """
 
     config_class = TransformerXLConfig
+    remembers = True
     _tied_weights_keys = {"head.weight": "transformer.word_embedding.weight"}  # noqa: RUF012
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -150,6 +160,7 @@ class TransformerXL(XLNetPreTrainedModel):
         labels: Tensor | None = None,
         begins: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
+        attention_mask: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
@@ -163,12 +174,13 @@ class TransformerXL(XLNetPreTrainedModel):
         begins : bool ``[B]``, whether texts begin here, the same for all of them; what the model remembers from the
             batch before is used where they do not. Without it nothing is remembered.
         mems : the memory of the segment before, instead.
+        attention_mask : all ones, if it is given: there is no padding.
         """
         if begins is not None:
             mems = self._remembered(begins, input_ids.shape[0])
-        # No attention mask: stock code cannot add one to its causal mask when there are several texts.
         found = self.transformer(
             input_ids,
+            attention_mask,
             mems=mems,
             use_mems=True,
             output_attentions=output_attentions,

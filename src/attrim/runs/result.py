@@ -93,7 +93,7 @@ def paired_bootstrap(
         vectorized=True,
         axis=-1,
         n_resamples=resamples,
-        batch=max(1, BLOCK // size),
+        batch=max(1, BLOCK // (size * len(names))),
         confidence_level=level,
         method="percentile",
         rng=np.random.default_rng(seed),
@@ -146,6 +146,7 @@ class Result:
     distances : how far the outputs are from those of the unedited model.
     p_value : McNemar's test against the unedited model, where answers are right or wrong.
     seconds : time for the forward passes.
+    texts : what the model wrote for each example, such as its translations; empty for other tasks.
     name : what a run keeps it under; empty for one that is not stored.
     """
 
@@ -158,6 +159,7 @@ class Result:
     distances: dict[str, float] = field(default_factory=dict)
     p_value: float | None = None
     seconds: float = 0.0
+    texts: list[str] = field(default_factory=list, repr=False)
     name: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +179,8 @@ class Result:
         arrays = {"outputs": torch.from_numpy(self.outputs), "labels": torch.from_numpy(self.labels)}
         metrics = {**self.metrics, "zero_share": self.zero_share, **self.distances}
         # The database knows neither the order of the columns nor whether they had single precision.
-        fields = {**self.to_json(), "columns": {name: column.dtype.str for name, column in self.columns.items()}}
+        kinds = {name: column.dtype.str for name, column in self.columns.items()}
+        fields = {**self.to_json(), "columns": kinds, **({"texts": self.texts} if self.texts else {})}
         run.store(setting, metrics, self.columns, record.dump(fields), arrays)
         return replace(self, name=setting)
 
@@ -203,13 +206,14 @@ class Result:
             distances=fields.distances,
             p_value=fields.p_value,
             seconds=fields.seconds,
+            texts=fields.texts,
             name=setting,
         )
 
 
 @dataclass(frozen=True)
 class _Fields:
-    """What :meth:`Result.to_json` gives, as a run keeps it, and the number types of the columns in their order."""
+    """What :meth:`Result.to_json` gives, as a run keeps it, the number types of the columns in order, and texts."""
 
     metrics: dict[str, float]
     zero_share: float
@@ -219,6 +223,7 @@ class _Fields:
     examples: int
     seconds: float
     columns: dict[str, str]
+    texts: list[str] = field(default_factory=list)
 
 
 def results_table(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.modes import device_of
 from ..core.registry import TASKS
-from ..errors import DataError
+from ..errors import DataError, ParameterError
 from ..models.loading import load_model, load_tokenizer, longest_input
 from ..models.tiny import TINY
 from ..runs.result import Columns, Metric
@@ -98,6 +98,22 @@ class Task:
         otherwise.
         """
         return head_loss(model, inputs)
+
+    def smoothed(self, amount: float) -> SmoothedLoss:
+        """The loss with label smoothing; refused by tasks whose loss is not the cross-entropy of the model's head."""
+        if type(self).loss is not Task.loss:
+            raise ParameterError(
+                f"The task {self.registered_name} has a loss of its own, without label smoothing; leave it out."
+            )
+        return SmoothedLoss(self, amount)
+
+    def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits and labels of a batch that stand for the same tokens."""
+        return logits, labels
+
+    def written(self, outputs: Array) -> list[str]:
+        """What the model wrote for each example, from all outputs ``[rows, ...]``; empty if it does not write."""
+        return []
 
     def answer_names(self, model: nn.Module) -> Sequence[str] | None:
         """What the model's answers are called, in the order of its outputs; None when the task does not say."""
@@ -214,6 +230,34 @@ def head_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     if loss is None:
         raise DataError(f"{type(model).__name__} gives no loss for these inputs; they need labels, or give a loss.")
     return loss
+
+
+@dataclass(frozen=True)
+class SmoothedLoss:
+    """Cross-entropy in which part of every right answer goes to all answers alike.
+
+    Szegedy et al. 2016 (https://arxiv.org/abs/1512.00567); the same as ``LabelSmoother`` of ``transformers``.
+
+    Parameters
+    ----------
+    label_smoothing : that part, from 0 to 1.
+    """
+
+    task: Task
+    label_smoothing: float
+
+    def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """The mean over the labels of a batch, a scalar."""
+        labels = inputs.get("labels")
+        if labels is None or labels.is_floating_point():
+            what = "no labels" if labels is None else "scores in place of labels"
+            raise ParameterError(
+                f"The task {self.task.registered_name} has {what}, so none can be smoothed; leave it out."
+            )
+        output: Any = model(**{name: tensor for name, tensor in inputs.items() if name != "labels"})
+        logits, labels = self.task.aligned(output.logits, labels)
+        flat = logits.reshape(-1, logits.shape[-1]).float()
+        return nn.functional.cross_entropy(flat, labels.reshape(-1), label_smoothing=self.label_smoothing)
 
 
 def load_task(name: str, **options: Any) -> Task:

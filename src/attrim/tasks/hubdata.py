@@ -27,8 +27,8 @@ class HubData(Task):
     cache_dir: str | None = None
     local_files_only: bool = False
 
-    def hub_rows(self, name: str, config: str, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a data set of the hub."""
+    def hub_rows(self, name: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a data set of the hub; one with a single configuration needs none."""
         import datasets
 
         fetch = not self.local_files_only and sources.reachable(name, "dataset", self.revision)
@@ -39,8 +39,9 @@ class HubData(Task):
                 )
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             where = "from the hub" if fetch else "from the local cache, as the hub is not used or cannot be reached"
+            what = " ".join(filter(None, (name, config, split)))
             raise DataError(
-                f"{name} {config} {split} could not be read {where} ({sources.first_line(error)}); "
+                f"{what} could not be read {where} ({sources.first_line(error)}); "
                 "go online once or give a local folder as data."
             ) from error
         yield from rows

@@ -33,6 +33,22 @@ def perplexity(columns: Columns) -> NDArray[np.float64]:
     return np.exp(mean_loss(columns))
 
 
+def row_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the losses, number of predicted tokens and number of right ones of each row, float64 ``[B, 3]``.
+
+    Parameters
+    ----------
+    logits : ``[B, L, vocabulary]``, for the tokens of ``labels [B, L]``.
+    """
+    wanted = labels != IGNORED
+    # Only the wanted rows become float32 probabilities: the vocabulary is what costs memory here.
+    chosen, right = logits[wanted].float(), labels[wanted]
+    losses = nn.functional.cross_entropy(chosen, right, reduction="none")
+    facts = torch.stack([losses.double(), torch.ones_like(losses).double(), (chosen.argmax(-1) == right).double()], 1)
+    total = torch.zeros(len(labels), 3, dtype=torch.float64, device=labels.device)
+    return total.index_add_(0, wanted.nonzero()[:, 0], facts)
+
+
 @dataclass(kw_only=True)
 class LanguageModeling(Text):
     """Base of the tasks that predict tokens. Columns: ``loss`` (sum, in nats) and ``tokens`` (predicted ones)."""
@@ -46,13 +62,7 @@ class LanguageModeling(Text):
         output: Any = model(**{name: tensor for name, tensor in inputs.items() if name != "labels"})
         if getattr(output, "logits", None) is None:
             raise DataError(f"{type(model).__name__} gives no logits; load the model as kind {self.kind!r}.")
-        logits, labels = self._aligned(output.logits, labels)
-        wanted = labels != IGNORED
-        # Only the wanted rows become float32 probabilities: the vocabulary is what costs memory here.
-        losses = nn.functional.cross_entropy(logits[wanted].float(), labels[wanted], reduction="none")
-        total = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
-        total.index_add_(0, wanted.nonzero()[:, 0], losses.double())
-        return torch.stack([total, wanted.sum(1).double()], dim=1)
+        return row_losses(*self.aligned(output.logits, labels))[:, :2]
 
     def train_labels(self, batch: Batch, model: nn.Module) -> dict[str, Tensor]:
         """``labels [B, L]``, one token number a token."""
@@ -61,10 +71,6 @@ class LanguageModeling(Text):
     def distances(self, outputs: Array, unedited: Array, labels: Array) -> dict[str, float]:
         """How much the loss of a row moved up or down, in nats a token: 0 only if every row is as before."""
         return {"shift": float(np.abs(outputs[:, 0] - unedited[:, 0]).sum() / outputs[:, 1].sum())}
-
-    def _aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and labels that stand for the same tokens."""
-        return logits, labels
 
 
 @register("causal-lm")
@@ -131,7 +137,8 @@ class CausalLanguageModeling(LanguageModeling):
                         yield begin + part, [IGNORED] * len(begin) + labels
                     known = start + len(part)
 
-    def _aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """A token is predicted from the one before it."""
         return logits[:, :-1], labels[:, 1:]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from accelerate.tracking import GeneralTracker
+
 from ..core import record
 from ..evaluation import evaluate
 from ..runs.result import Result
@@ -37,24 +39,35 @@ class Record(Callback):
 
     Parameters
     ----------
-    every : steps between records; the loss is the mean over the steps since the last one.
+    every : steps between records; the loss is the mean over the steps since the last one, without skipped ones, which
+        are counted.
+
+    Attributes
+    ----------
+    tracker : a service that gets the same numbers.
     """
 
     def __init__(self, run: Run, every: int = 10) -> None:
         self.run = run
         self.every = every
+        self.tracker: GeneralTracker | None = None
         self._losses: list[float] = []
 
     def after_step(self, step: Step, loop: Loop) -> None:
         """Add the step, and store the mean when it is time."""
-        self._losses.append(step.loss)
+        if not step.skipped:
+            self._losses.append(step.loss)
         if step.number % self.every == 0 or step.last:
-            metrics = {
-                "loss": sum(self._losses) / len(self._losses),
-                "learning_rate": step.learning_rate,
-                "gradient_norm": step.gradient_norm,
-            }
+            metrics = {"learning_rate": step.learning_rate}
+            if not step.skipped:
+                metrics["gradient_norm"] = step.gradient_norm
+            if self._losses:
+                metrics = {"loss": sum(self._losses) / len(self._losses), **metrics}
+            if loop.recipe.dtype == "float16":
+                metrics["skipped"] = loop.skipped
             self.run.store(f"train/{step.number:06d}", metrics, fields={"seconds_a_step": step.seconds})
+            if self.tracker is not None and loop.is_main:
+                self.tracker.log({f"train/{name}": value for name, value in metrics.items()}, step=step.number)
             self._losses.clear()
 
     def state(self) -> dict[str, Any]:
@@ -73,6 +86,10 @@ class Validate(Callback):
     ----------
     every : steps between evaluations; None evaluates only after the last step.
     keep_best : pin the weights with the best first metric (the earliest of equal ones).
+
+    Attributes
+    ----------
+    tracker : a service that gets the metrics, too.
     """
 
     def __init__(self, task: Task, tokenizer: Any, run: Run, every: int | None = None, keep_best: bool = False) -> None:
@@ -81,6 +98,7 @@ class Validate(Callback):
         self.run = run
         self.every = every
         self.keep_best = keep_best
+        self.tracker: GeneralTracker | None = None
         self.best: float | None = None
 
     def after_step(self, step: Step, loop: Loop) -> None:
@@ -89,6 +107,9 @@ class Validate(Callback):
             return
         result = evaluate(loop.model, self.task, self.tokenizer)
         result.store(self.run, setting(step.number))
+        if self.tracker is not None and loop.is_main:
+            named = {f"validation/{name}": value for name, value in result.metrics.items()}
+            self.tracker.log(named, step=step.number)
         name, value = next(iter(result.metrics.items()))
         score = -value if name in self.task.smaller_is_better else value
         if self.keep_best and (self.best is None or score > self.best):

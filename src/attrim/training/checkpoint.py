@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core import record
+from ..core.modes import memory_of, set_memory
 from ..errors import ArtefactError
 from ..runs.files import (
     file_digest,
@@ -28,6 +29,7 @@ from ..runs.files import (
 )
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+MEMORY = "memory.safetensors"  # only of models that remember earlier batches
 _REMEDY = "remove the run's folder to begin again"
 
 
@@ -49,7 +51,9 @@ class Checkpoints:
         def write(part: Path) -> None:
             replace_tensors(part / WEIGHTS, tensors_of(model))
             replace_tensors(part / OPTIMIZER, optimizer_tensors(model, optimizer))
-            files = {name: file_digest(part / name) for name in (WEIGHTS, OPTIMIZER)}
+            if memory := memory_tensors(model):
+                replace_tensors(part / MEMORY, memory)
+            files = {path.name: file_digest(path) for path in sorted(part.iterdir())}
             replace_sealed(part / STATE, {**record.dump(state), "files": files})
 
         with storage(self.folder):
@@ -59,8 +63,9 @@ class Checkpoints:
                     remove_folder(self._path(other))
 
     def load(self, step: int, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-        """Put the weights and the optimiser back as they were; returns the rest."""
+        """Put the weights, the optimiser and the model's memory back as they were; returns the rest."""
         self.load_weights(step, model)
+        self._load_memory(step, model)
         state, saved = self._state(step), self._tensors(step, OPTIMIZER)
         parameters = dict(model.named_parameters())
         for key, tensor in saved.items():
@@ -84,6 +89,19 @@ class Checkpoints:
             for name, tensor in present.items():
                 tensor.copy_(saved[name])
 
+    def _load_memory(self, step: int, model: nn.Module) -> None:
+        found: dict[str, dict[int, Tensor]] = {}
+        if MEMORY in self._files(step):
+            device = next(model.parameters()).device
+            for key, tensor in self._tensors(step, MEMORY).items():
+                name, _, place = key.rpartition("/")
+                found.setdefault(name, {})[int(place)] = tensor.to(device)
+        set_memory(model, {name: tuple(parts[place] for place in sorted(parts)) for name, parts in found.items()})
+
+    def _files(self, step: int) -> dict[str, str]:
+        """The files of a checkpoint with their digests."""
+        return record.load(dict[str, str], self._state(step).get("files"), f"checkpoint {self._path(step)}")
+
     def _steps(self) -> list[int]:
         found = (re.fullmatch(r"step-(\d{6,12})", path.name, re.ASCII) for path in self.folder.glob("step-*"))
         return [int(match[1]) for match in found if match]
@@ -94,7 +112,7 @@ class Checkpoints:
     def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
         """The tensors of one file, if it is as it was written."""
         path = self._path(step) / name
-        files = record.load(dict[str, str], self._state(step).get("files"), f"checkpoint {self._path(step)}")
+        files = self._files(step)
         with storage(self.folder):
             if file_digest(path) != files.get(name):
                 raise ArtefactError(f"{path} has changed since it was written; {_REMEDY}.")
@@ -107,6 +125,11 @@ class Checkpoints:
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer once, also when several modules share it."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def memory_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What the model remembers of earlier batches, as ``MODULE/NUMBER``."""
+    return {f"{name}/{place}": tensor for name, parts in memory_of(model).items() for place, tensor in enumerate(parts)}
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

@@ -73,6 +73,7 @@ class Step:
     loss : mean over the step's batches, before the step.
     gradient_norm : before it is limited.
     seconds : how long it took.
+    skipped : whether it changed nothing, because float16 overflowed; its loss and norm may not be finite.
     """
 
     number: int
@@ -81,3 +82,4 @@ class Step:
     learning_rate: float
     gradient_norm: float
     seconds: float
+    skipped: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accelerate.tracking import GeneralTracker
 from torch import Tensor, nn
 
 from ..attention.context import edit
@@ -23,6 +24,7 @@ from .callbacks import Callback, Record, Validate, validations
 from .data import Epochs
 from .loop import Loop
 from .recipe import Recipe
+from .tracking import tracking
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def finetune(
     evaluate_every: int | None = None,
     keep_best: bool = False,
     callbacks: Sequence[Callback] = (),
+    tracker: str | GeneralTracker | None = None,
     progress: bool = False,
 ) -> Finetuned:
     """Train a model on a task and keep everything in a run; a run that was killed resumes.
@@ -66,25 +69,29 @@ def finetune(
     evaluate_every : steps between evaluations; None evaluates once at the end.
     keep_best : save the weights with the best evaluation, not the last ones.
     callbacks : further ones, called before the loop's own record and evaluation.
+    tracker : a service that gets losses and metrics (:mod:`attrim.training.tracking`).
     """
     check_fit(model, tokenizer)
     training.check(model)
     folder, checkpoints = run.folder / "model", run.folder / "checkpoints"
     epochs: Epochs = lambda epoch: training.train_batches(tokenizer, model, seed=recipe.seed, epoch=epoch)
     if not run.finished:
+        record = Record(run)
+        validate = Validate(validation, tokenizer, run, evaluate_every, keep_best)
         loop = Loop(
             model,
             epochs,
             recipe,
-            loss=training.loss,
-            callbacks=[*callbacks, Record(run), Validate(validation, tokenizer, run, evaluate_every, keep_best)],
+            loss=training.smoothed(recipe.label_smoothing) if recipe.label_smoothing else training.loss,
+            callbacks=[*callbacks, record, validate],
             folder=checkpoints,
             progress=progress,
         )
         context = (
             edit(model, *edits, select=select, example=_example(model, training, epochs)) if edits else nullcontext()
         )
-        with context:
+        with tracking(tracker if loop.is_main else None, run, vars(recipe)) as record.tracker, context:
+            validate.tracker = record.tracker
             loop.run()
         loop.restore_pinned()
         if loop.is_main:

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..core import record
-from ..core.modes import in_mode
+from ..core.modes import in_mode, own_memory, remembers
 from ..core.processor import prepare_half_precision
 from ..core.progress import track
 from ..errors import ArtefactError, DataError, ParameterError, SelectionError
@@ -32,6 +32,10 @@ from .callbacks import Callback
 from .checkpoint import Checkpoints
 from .data import BatchStream, Epochs, Inputs, Loss, Step, count, weight
 from .recipe import Recipe
+
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+SMALLEST_SCALE = 1e-4
+"""Of the loss in float16, as in fairseq; below it the loss itself is not finite."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class State:
     done, pinned : as in :class:`Loop`.
     epoch, batch : the place in the data.
     callbacks : what each callback remembers.
+    skipped : as in :class:`Loop`.
+    scaler : the state of the loss scaling; empty without it.
     """
 
     done: int
@@ -50,6 +56,8 @@ class State:
     epoch: int
     batch: int
     callbacks: list[dict[str, Any]]
+    skipped: int = 0
+    scaler: dict[str, Any] = field(default_factory=dict)
 
 
 class Loop:
@@ -67,6 +75,7 @@ class Loop:
     ----------
     done : how many steps are done.
     steps : how many there are in all.
+    skipped : how many of those that are done changed nothing, because float16 overflowed.
     pinned : the step whose checkpoint is kept until another one is pinned.
 
     Examples
@@ -87,6 +96,10 @@ class Loop:
         progress: bool = False,
     ) -> None:
         recipe.check()
+        if getattr(loss, "label_smoothing", 0.0) != recipe.label_smoothing:
+            raise ParameterError(
+                "The loss of this training has no label smoothing; leave it out, or give task.smoothed(…)."
+            )
         if recipe.dtype != "float32":
             prepare_half_precision()
         self.model = model
@@ -95,6 +108,7 @@ class Loop:
         self.callbacks = callbacks
         self.progress = progress
         self.done = 0
+        self.skipped = 0
         self.pinned: int | None = None
         self._checkpoints = None if folder is None else Checkpoints(folder)
         # Accelerate spreads the work over processes; the place and the number type are this loop's business.
@@ -104,11 +118,23 @@ class Loop:
         # At least one step, so that data without batches is an error and not nothing.
         self.steps = recipe.steps or max(1, math.ceil(recipe.epochs * count(epochs) / self._batches))
         self._last: Step | None = None
+        device = next(model.parameters()).device.type
+        self._scaler = torch.amp.GradScaler(device, enabled=recipe.dtype == "float16")
 
     def run(self) -> None:
         """Train to the end, from the newest checkpoint if there is one."""
-        with own_randomness(), frozen(self.model, self.recipe.freeze), in_mode(self.model, training=True):
+        with (
+            own_randomness(),
+            frozen(self.model, self.recipe.freeze),
+            in_mode(self.model, training=True),
+            own_memory(self.model),
+        ):
             if self._accelerator.num_processes > 1:
+                if remembers(self.model):
+                    raise ParameterError(
+                        f"A {type(self.model).__name__} remembers the batch before, so several processes cannot share "
+                        "the batches; train it in one."
+                    )
                 self.model.to(self._accelerator.device)  # each process has a device of its own
             model: nn.Module
             model, self._optimizer = self._accelerator.prepare(self.model, self._adam())
@@ -149,7 +175,8 @@ class Loop:
         factors = {name: rate / self.recipe.learning_rate for name, rate in self.recipe.own_rates().items()}
         found = groups(self.model, self.recipe.weight_decay, factors)
         # On the CPU the fused step reads and writes each number once; elsewhere torch chooses well by itself.
-        return torch.optim.AdamW(found, lr=0.0, fused=next(self.model.parameters()).device.type == "cpu" or None)
+        fused = next(self.model.parameters()).device.type == "cpu" or None
+        return torch.optim.AdamW(found, lr=0.0, betas=self.recipe.betas, fused=fused)
 
     def _step(self, model: nn.Module, number: int, batches: list[Inputs]) -> Step:
         started = time.perf_counter()
@@ -157,21 +184,35 @@ class Loop:
         for group in self._optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         loss = self._accumulate(model, number, batches)
+        if self._scaler.is_enabled():
+            self._scaler.unscale_(self._optimizer.optimizer)
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         norm = float(self._accelerator.clip_grad_norm_(trained, self.recipe.clip or math.inf))
-        if not math.isfinite(loss) or not math.isfinite(norm):
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if not finite and not self._rescaled():
             raise DataError(
                 f"The loss of step {number} ({loss:g}) or its gradient (norm {norm:g}) is not finite; lower the "
                 "learning rate, lengthen the warm-up, or compute in float32."
             )
-        self._optimizer.step()
+        if finite:
+            self._optimizer.step()
+            self._scaler.update()
         self._optimizer.zero_grad()
-        return Step(number, number == self.steps, loss, rate, norm, time.perf_counter() - started)
+        self.skipped += not finite
+        return Step(number, number == self.steps, loss, rate, norm, time.perf_counter() - started, skipped=not finite)
+
+    def _rescaled(self) -> bool:
+        """Scale the loss less after an overflow; False where that would not help."""
+        before = self._scaler.get_scale()
+        if self._scaler.is_enabled():
+            self._scaler.update()
+        return SMALLEST_SCALE < self._scaler.get_scale() < before
 
     def _accumulate(self, model: nn.Module, number: int, batches: list[Inputs]) -> float:
         """Add up the gradients of the mean loss over all answers of the batches, each process its part of them."""
         device = next(self.model.parameters()).device
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.dtype == "bfloat16")
+        number_type = HALF.get(self.recipe.dtype)
+        autocast = torch.autocast(device.type, number_type, enabled=number_type is not None)
         weights = [weight(inputs) for inputs in batches]
         processes = self._accelerator.num_processes
         mine = range(self._accelerator.process_index, len(batches), processes)
@@ -184,7 +225,7 @@ class Loop:
                 with autocast:
                     loss = self.loss(model, inputs)
                 # Processes average their gradients, so each counts that many times more.
-                self._accelerator.backward(loss.float() * share * processes)
+                self._accelerator.backward(self._scaler.scale(loss.float() * share * processes))
             total += loss.detach().float() * share
         return float(self._accelerator.reduce(total, "sum"))
 
@@ -194,7 +235,9 @@ class Loop:
             return
         known = self._checkpoints.load(step, self.model, self._optimizer)
         state: State = record.load(State, known, f"checkpoint of step {step}")
-        self.done, self.pinned = state.done, state.pinned
+        self.done, self.pinned, self.skipped = state.done, state.pinned, state.skipped
+        if self._scaler.is_enabled():
+            self._scaler.load_state_dict(state.scaler)
         self._stream.epoch, self._stream.batch = state.epoch, state.batch
         if len(state.callbacks) != len(self.callbacks):
             raise ArtefactError(
@@ -207,7 +250,8 @@ class Loop:
     def _save(self) -> None:
         if self._checkpoints is not None and self.is_main:
             callbacks = [callback.state() for callback in self.callbacks]
-            state = State(self.done, self.pinned, self._stream.epoch, self._stream.batch, callbacks)
+            place = self._stream.epoch, self._stream.batch
+            state = State(self.done, self.pinned, *place, callbacks, self.skipped, self._scaler.state_dict())
             keep = () if self.pinned is None else (self.pinned,)
             self._checkpoints.save(self.done, self.model, self._optimizer, record.dump(state), keep)
         self.wait()

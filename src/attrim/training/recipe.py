@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from tyro.conf import UseAppendAction
 
 from ..errors import ParameterError
+
+Schedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
+"""How the learning rate goes on after the warm-up."""
+_BETAS = ("first beta", "second beta")
+TIMESCALE = 10_000
+"""Steps of the inverse square root without a warm-up, as in ``transformers``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +32,23 @@ class Recipe:
     own_rate: UseAppendAction[tuple[str, ...]] = ()
     """Another highest learning rate for some parameters, as name=rate with a name or pattern as in freeze
     (the first that fits counts)."""
-    schedule: Literal["constant", "linear", "cosine"] = "linear"
-    """How the learning rate falls after the warm-up."""
+    schedule: Schedule = "linear"
+    """How the learning rate falls after the warm-up; inverse-sqrt: with the square root of the steps, at any length."""
     warmup: float = 0.0
     """Steps over which the learning rate rises from 0; a number below 1 is a share of all steps."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """How much AdamW remembers of the mean gradient and of its square; translation uses 0.9 0.98."""
     weight_decay: float = 0.01
     """Decay of the weights that are matrices; biases and norms do not decay."""
     clip: float = 1.0
     """Largest norm of the gradient; 0 does not limit it."""
     freeze: UseAppendAction[tuple[str, ...]] = ()
     """Leave parameters as they are: part of their dotted name (embeddings), or a pattern with *."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number type of the computation; the weights are trained in float32 either way."""
+    label_smoothing: float = 0.0
+    """Share of the right answer that goes to all answers alike (Szegedy et al. 2016); translation uses 0.1."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number type of the computation; the weights are trained in float32. float16 scales the loss, and leaves out steps
+    that overflow."""
     seed: int = 123
     """Fixes the order of the data and dropout."""
     checkpoint_every: int = 100
@@ -61,10 +72,18 @@ class Recipe:
         for name, value in {"warm-up": self.warmup, "weight decay": self.weight_decay, "clip": self.clip}.items():
             if not 0 <= value < math.inf:
                 raise ParameterError(f"The {name} must be 0 or more, not {value}.")
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise ParameterError(f"The schedule must be constant, linear or cosine, not {self.schedule!r}.")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ParameterError(f"Training computes in float32 or bfloat16, not {self.dtype}; choose one of them.")
+        for name, value in {
+            "label smoothing": self.label_smoothing,
+            **dict(zip(_BETAS, self.betas, strict=True)),
+        }.items():
+            if not 0 <= value < 1:
+                raise ParameterError(f"The {name} must lie between 0 and 1 (not included), not {value}.")
+        for name, chosen, known in (
+            ("schedule", self.schedule, get_args(Schedule)),
+            ("number type of training", self.dtype, ("float32", "bfloat16", "float16")),
+        ):
+            if chosen not in known:
+                raise ParameterError(f"The {name} must be one of {', '.join(known)}, not {chosen!r}.")
 
     def own_rates(self) -> dict[str, float]:
         """The highest learning rates of :attr:`own_rate`, by name or pattern."""
@@ -91,6 +110,9 @@ class Recipe:
             return self.learning_rate * step / warmup
         if self.schedule == "constant":
             return self.learning_rate
+        if self.schedule == "inverse-sqrt":
+            scale = warmup or TIMESCALE
+            return self.learning_rate * math.sqrt(scale / (step + scale - warmup))
         done = (step - warmup) / max(1, steps - warmup)
         return self.learning_rate * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
@@ -105,7 +127,7 @@ class ProbeRecipe(Recipe):
     """Examples a step."""
     learning_rate: float = 2e-5
     """Learning rate of AdamW."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     """How the learning rate falls after the warm-up."""
     weight_decay: float = 0.0
     """Decay of the weights that are matrices."""
@@ -117,3 +139,5 @@ class ProbeRecipe(Recipe):
         super().check()
         if self.batch_size < 1:
             raise ParameterError(f"The batch size must be at least 1, not {self.batch_size}.")
+        if self.label_smoothing:
+            raise ParameterError("Probes have losses of their own, without label smoothing; leave it out.")
