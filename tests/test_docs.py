@@ -32,6 +32,7 @@ PAGES = {
     "stats.md": 10,
     "bake.md": 1,
     "explain.md": 2,
+    "dynamics.md": 4,
 }
 """How many examples each page has at least."""
 

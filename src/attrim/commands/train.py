@@ -73,8 +73,8 @@ class Train(Command, FinetuningBench, Recipe):
                 select=self.select(),
                 evaluate_every=self.evaluate_every,
                 keep_best=self.keep_best,
-                tracker=self.tracker,
                 callbacks=self._kept(bench.run_folder, tokenizer),
+                tracker=self.tracker,
                 progress=self.progress,
             )
         if self.save is not None:

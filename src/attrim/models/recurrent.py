@@ -239,7 +239,8 @@ class CrossAttention(nn.Module):
 
     def forward(self, states: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
         """Decoder states ``[B, T, D]`` and encoder states ``[B, S, K]`` to the mean context ``[B, T, D]``."""
-        queries = torch.stack([head.query(states) for head in self.parts()], dim=1)
+        found = [head.query(states) for head in self.parts()]
+        queries = found[0][:, None] if len(found) == 1 else torch.stack(found, dim=1)
         scores = queries @ keys[:, None].transpose(2, 3)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None], FORBIDDEN)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from ..core import record
 from ..core.modes import in_mode, own_memory, remembers
@@ -137,7 +137,9 @@ class Loop:
                     )
                 self.model.to(self._accelerator.device)  # each process has a device of its own
             model: nn.Module
-            model, self._optimizer = self._accelerator.prepare(self.model, self._adam())
+            model, prepared = self._accelerator.prepare(self.model, self._adam())
+            # The wrapper does nothing here but look for a package twice a step, a tenth of the time of a small one.
+            self._optimizer: torch.optim.Optimizer = prepared.optimizer
             self._resume()
             for callback in self.callbacks if self.done == 0 else ():
                 callback.before_first_step(self)
@@ -185,9 +187,9 @@ class Loop:
             group["lr"] = rate * group["factor"]
         loss = self._accumulate(model, number, batches)
         if self._scaler.is_enabled():
-            self._scaler.unscale_(self._optimizer.optimizer)
+            self._scaler.unscale_(self._optimizer)
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        norm = float(self._accelerator.clip_grad_norm_(trained, self.recipe.clip or math.inf))
+        norm = float(self._limited_norm(trained))
         finite = math.isfinite(loss) and math.isfinite(norm)
         if not finite and not self._rescaled():
             raise DataError(
@@ -200,6 +202,14 @@ class Loop:
         self._optimizer.zero_grad()
         self.skipped += not finite
         return Step(number, number == self.steps, loss, rate, norm, time.perf_counter() - started, skipped=not finite)
+
+    def _limited_norm(self, trained: Sequence[nn.Parameter]) -> Tensor:
+        """The norm of the gradient before it is limited, if it is."""
+        if self.recipe.clip:
+            norm: Tensor = self._accelerator.clip_grad_norm_(trained, self.recipe.clip)
+            return norm
+        slopes = [parameter.grad for parameter in trained if parameter.grad is not None]
+        return torch.nn.utils.get_total_norm(slopes)
 
     def _rescaled(self) -> bool:
         """Scale the loss less after an overflow; False where that would not help."""

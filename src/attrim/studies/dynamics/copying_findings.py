@@ -200,8 +200,9 @@ def before(courses: Courses) -> str:
 
 
 def _title(condition: str, intervention: str, ratios: Mapping[str, float]) -> str:
-    what = "" if intervention == "none" else f", {_attention(intervention)}"
-    return f"{condition} (ratio {ratios[condition]:.2f}){what}"
+    if intervention != "none":
+        return f"{condition}, {_attention(intervention)}"
+    return f"{condition} (ratio {ratios[condition]:.2f})"
 
 
 def _attention(intervention: str) -> str:

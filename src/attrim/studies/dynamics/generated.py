@@ -97,7 +97,8 @@ def two_stages(values: tuple[float, float], attention: float, steps: int, size: 
     -------
     ``(b0, b1, p)`` after each step.
     """
-    (first, second), found = values, []
+    found: list[tuple[float, ...]] = []
+    first, second = values
     for _ in range(steps):
         # The objective is p (b0 - b1); all three move at once.
         slopes = attention, -attention, first - second
