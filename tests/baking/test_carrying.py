@@ -211,7 +211,7 @@ def test_on_the_command_line(averages: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "nominal 80.0%, effective" in shown
-    assert "computes every score" in " ".join(shown.split())
+    assert "every score is computed" in " ".join(shown.split())
     edits = [f"pattern:{averages},tau=0.8,scope=head", f"mask:{folder}", "window:3,first=1", "entmax:1.5", "sparsemax"]
     task = ["--task", "retrieval", "--data", "built-in", "--limit", "5", "--option", "paragraphs=5"]
     flags = [word for edit in edits for word in ("--edit", edit)]

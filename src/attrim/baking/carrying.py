@@ -1,7 +1,8 @@
 """Edits that a model carries: their tensors are buffers, and they hold whenever the model runs.
 
 Masks and the functions in the place of softmax change what a model was trained with, so they must not get lost between
-training, saving and loading. They take no weights away: every score is still computed.
+training, saving and loading. They take no weights away; without gradients,
+a CPU leaves removed cells out (:mod:`attrim.attention.dropping`).
 """
 
 from __future__ import annotations
