@@ -51,7 +51,9 @@ class FittedTable:
         """The parts, one below the other."""
         parts = _parts(self.table, options.max_width)
         for number, places in enumerate(parts):
-            yield _rows(self.table, places, title=number == 0, caption=number == len(parts) - 1)
+            yield _rows(self.table, places, title=number == 0, caption=len(parts) == 1)
+        if len(parts) > 1 and self.table.caption:
+            yield Text(self.table.caption, style="table.caption")  # as wide as the terminal, not as the last part
 
 
 def _parts(table: Table, width: int) -> list[list[int]]:

@@ -112,7 +112,7 @@ class PruneFindings(Findings):
         names = ("normaliser", "role")
         columns = [Column(each) for each in names if shown[each]] + [Column("pattern")]
         columns += [Column("trained")] * shown["trained"]
-        columns += [Column("tau", "general", 3), Column("removed", "percent", 1), Column("zeros", "percent", 1)]
+        columns += [Column("tau"), Column("removed", "percent", 1), Column("zeros", "percent", 1)]
         columns += [Column("mass", "percent", 1), Column(self.metric, "number"), Column("seeds")]
         columns += [Column("minus dense"), Column("%", "number", 1)]
         columns += [Column("AP minus it")] * shown["AP minus it"]
@@ -165,7 +165,7 @@ class PruneFindings(Findings):
     def _footprint_table(self) -> Table:
         """Scores beside seconds and peak memory, as the paper has them for SQuAD."""
         metrics = list(next(iter(self.rows[0].metrics.values())))
-        columns = [Column("pattern"), Column("tau", "general", 3), Column("removed", "percent", 1)]
+        columns = [Column("pattern"), Column("tau"), Column("removed", "percent", 1)]
         columns += [*(Column(metric, "number") for metric in metrics), Column("seconds", "number")]
         columns += [Column("peak MiB", "count"), Column("MiB beside the model", "count")]
         rows: list[list[Cell]] = []
