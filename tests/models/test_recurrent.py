@@ -179,8 +179,8 @@ def test_fresh_recurrent_networks_are_trained_and_evaluated(
     model = str(tmp_path / "model")
     small = ["--layers", "1", "--width", "16", "--vocabulary", "300", *options]
     assert main(["new", architecture, *data, "--output", model, *small]) == 0
-    words = ["train", model, *data, "--steps", "30", "--learning-rate", "0.02", "--batch-size", "8"]
+    words = ["train", model, *data, "--steps", "80", "--learning-rate", "0.02", "--batch-size", "8"]
     capsys.readouterr()
     assert main([*words, "--output", str(tmp_path / "runs"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["validations"]["30"]["metrics"]
+    found = json.loads(capsys.readouterr().out)["validations"]["80"]["metrics"]
     assert found[metric] > 90.0
