@@ -62,8 +62,8 @@ class Screened:
     Attributes
     ----------
     accuracies : the highest accuracy of a good training, the last one of others, one for each data seed that was tried.
-    verdict : ``good`` or ``bad`` where all data seeds agree, else ``undecided``; ``not needed`` where the first data seed
-        was of a kind that there was enough of.
+    verdict : ``good`` or ``bad`` where all data seeds agree, else ``undecided``; ``not needed`` where the first data
+        seed was of a kind that there was enough of.
     """
 
     head: int
