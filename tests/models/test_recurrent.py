@@ -155,3 +155,32 @@ def test_the_train_command_trains_a_classifier(tmp_path: Path, capsys: pytest.Ca
     words += ["--learning-rate", "0.02", "--batch-size", "8", "--output", str(tmp_path / "runs"), "--json"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["validations"]["40"]["metrics"]["accuracy"] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task", "options", "metric"),
+    [
+        ("recurrent-classifier", "classification", ["--heads", "1"], "accuracy"),
+        ("recurrent-seq2seq", "translation", ["--heads", "2"], "token-accuracy"),
+    ],
+)
+def test_fresh_recurrent_networks_are_trained_and_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], architecture: str, task: str, options: list[str], metric: str
+) -> None:
+    texts = [("ein hund", "a dog", "no"), ("eine katze", "a cat", "yes")] * 8
+    for split in ("train", "validation"):
+        rows = [{"text": source, "label": label} for source, _, label in texts]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        for side, ending in enumerate(("de", "en")):
+            (tmp_path / f"{split}.{ending}").write_text("".join(f"{text[side]}\n" for text in texts))
+    data = ["--task", task, "--data", str(tmp_path)]
+    if task == "translation":
+        data += ["--option", "source=de", "--option", "target=en"]
+    model = str(tmp_path / "model")
+    small = ["--layers", "1", "--width", "16", "--vocabulary", "300", *options]
+    assert main(["new", architecture, *data, "--output", model, *small]) == 0
+    words = ["train", model, *data, "--steps", "80", "--learning-rate", "0.02", "--batch-size", "8"]
+    capsys.readouterr()
+    assert main([*words, "--output", str(tmp_path / "runs"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["validations"]["80"]["metrics"]
+    assert found[metric] > 90.0

@@ -146,7 +146,8 @@ def test_multihead_screens_and_compares(tmp_path: Path, monkeypatch: pytest.Monk
         condition="5-of-5", heads=2, bad=2, combinations=1, arm_steps=4, evaluate_on=8, data_seeds=(0, 1), **SMALL
     )
     found = study.run(bench(tmp_path))
-    assert [one.verdict for one in found.screened] == ["bad", "good", "bad"]
+    # Four at a time; the fifth is not needed any more.
+    assert [one.verdict for one in found.screened] == ["bad", "good", "bad", "bad"]
     assert {kind: len(networks) for kind, networks in found.arms.items()} == {"all bad": 1, "one good": 1, "random": 1}
     assert attrim.findings(found.folder) == found
     assert len(found.tables()) == 3
@@ -451,3 +452,20 @@ def test_the_callback_of_a_stock_trainer(tmp_path: Path) -> None:
     assert list(find_checkpoints(tmp_path / "kept")) == [0, 1, 3, 5]
     with pytest.raises(ParameterError, match="step 9 is none of the 5 steps"):
         Trainer(model, arguments, train_dataset=data, callbacks=[DynamicsCallback(tmp_path, steps=(9,))]).train()
+
+
+def test_heads_of_a_kind_that_there_is_enough_of_are_screened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = DynamicsMultihead(condition="5-of-5", evaluate_on=8, **SMALL)
+    trained: list[Training] = []
+    real = copying_runs.train
+
+    def counted(training: Training) -> list[Evaluated]:
+        trained.append(training)
+        return real(training)
+
+    monkeypatch.setattr(copying_runs, "train", counted)
+    # Untrained networks are bad.
+    assert copying_runs._screen_one((0, study, ("good",))).verdict == "not needed"
+    assert len(trained) == 1
+    assert copying_runs._screen_one((0, study, ("good", "bad"))).verdict == "bad"
+    assert len(trained) == 4

@@ -24,7 +24,7 @@ class New(Command):
     """Make a model with random weights and a tokenizer for the training texts of a task, to train it from scratch."""
 
     architecture: Positional[Annotated[str, arg(metavar="ARCHITECTURE")]]
-    """transformer-xl, marian, gpt2, llama or bert."""
+    """transformer-xl, marian, gpt2, llama, bert, recurrent-classifier or recurrent-seq2seq."""
     _: KW_ONLY
     task: str
     """Name of the task whose training texts the vocabulary is made from (attrim ls tasks)."""

@@ -12,6 +12,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import ParameterError, UnknownName
 from .loading import automatic_class, quiet
+from .recurrent import RecurrentClassifierConfig, RecurrentSeq2SeqConfig
 from .sources import one_sentence
 from .transformer_xl import TransformerXLConfig
 from .vocabulary import SpecialTokens
@@ -155,10 +156,41 @@ def _bert_sizes(size: Size) -> dict[str, Any]:
     }
 
 
+def _recurrent_classifier(size: Size, tokens: Mapping[str, int]) -> dict[str, Any]:
+    if size.heads != 1:
+        raise ParameterError(f"A recurrent-classifier has one attention head, not {size.heads}; give heads 1.")
+    return {
+        "model_type": RecurrentClassifierConfig.model_type,
+        "embed_dim": size.width,
+        "hidden_dim": size.width,
+        "intermediate_dim": size.inner,
+        "layers": size.layers,
+        "dropout": size.dropout,
+        **tokens,
+    }
+
+
+def _recurrent_seq2seq(size: Size, tokens: Mapping[str, int]) -> dict[str, Any]:
+    if size.inner != 4 * size.width:
+        raise ParameterError("A recurrent-seq2seq has no feed-forward layers; leave their inner size out.")
+    return {
+        "model_type": RecurrentSeq2SeqConfig.model_type,
+        "hidden_dim": size.width,
+        "layers": size.layers,
+        "heads": size.heads,
+        "dropout": size.dropout,
+        "decoder_start_token_id": tokens["bos_token_id"],
+        **tokens,
+    }
+
+
 _LABELLING = ("sequence-classification", "token-classification", "question-answering")
 # As in GPT-2 one token ends a text and begins the next.
 _CAUSAL = SpecialTokens({"pad": "<pad>", "unk": "<unk>", "eos": "</s>", "bos": "</s>"})
 _TRANSLATING = SpecialTokens({"eos": "</s>", "pad": "<pad>", "unk": "<unk>"}, "$A </s>", "$A </s> $B </s>")
+_BRACKETED = SpecialTokens(
+    {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}, "<s> $A </s>", "<s> $A </s> $B </s>"
+)
 _MASKED = SpecialTokens(
     {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     "[CLS] $A [SEP]",
@@ -171,6 +203,10 @@ FRESH: dict[str, FreshArchitecture] = {
     "gpt2": FreshArchitecture(("causal-lm", *_LABELLING), _CAUSAL, _gpt2),
     "llama": FreshArchitecture(("causal-lm", *_LABELLING), _CAUSAL, _llama),
     "bert": FreshArchitecture(("masked-lm", *_LABELLING), _MASKED, _bert),
+    "recurrent-classifier": FreshArchitecture(
+        ("sequence-classification",), _BRACKETED, _recurrent_classifier, positions=None
+    ),
+    "recurrent-seq2seq": FreshArchitecture(("seq2seq-lm",), _BRACKETED, _recurrent_seq2seq, positions=None),
 }
 """The architectures that fresh models can have."""
 

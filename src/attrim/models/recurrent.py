@@ -41,6 +41,7 @@ class RecurrentClassifierConfig(PretrainedConfig):
     embed_dim : size of the embeddings.
     hidden_dim : size of each direction of the LSTM.
     intermediate_dim : size of the layer inside of the attention.
+    layers, dropout : of the LSTM; dropout is between its layers.
     """
 
     model_type = "attrim-recurrent-classifier"
@@ -49,6 +50,8 @@ class RecurrentClassifierConfig(PretrainedConfig):
     embed_dim: int = 300
     hidden_dim: int = 256
     intermediate_dim: int = 256
+    layers: int = 1
+    dropout: float = 0.0
     pad_token_id: int | None = 0
 
 
@@ -180,7 +183,10 @@ class RecurrentClassifier(_Recurrent):
                 f"This classifier tells two classes apart, not {config.num_labels}; reduce the data to two."
             )
         self.embedding = nn.Embedding(config.vocab_size, config.embed_dim)
-        self.encoder = nn.LSTM(config.embed_dim, config.hidden_dim, bidirectional=True, batch_first=True)
+        dropout = config.dropout if config.layers > 1 else 0.0
+        self.encoder = nn.LSTM(
+            config.embed_dim, config.hidden_dim, config.layers, dropout=dropout, bidirectional=True, batch_first=True
+        )
         self.pooling = AttentionPooling(config)
         self.value = nn.Linear(2 * config.hidden_dim, 1)
         self.post_init()

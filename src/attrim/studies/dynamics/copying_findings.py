@@ -15,6 +15,7 @@ from .copying_runs import Screened, of_verdict
 from .study import DynamicsCopy, DynamicsMultihead
 
 Courses = Mapping[str, Sequence[Evaluated]]
+VERDICTS = ("good", "bad", "undecided", "not needed")
 BAR = 0.5
 """Alpha or beta has come when more than this share of the steps is aligned."""
 
@@ -243,9 +244,9 @@ class MultiheadFindings(Findings):
         ]  # fmt: skip
 
     def _screening(self) -> str:
-        counts = {verdict: len(of_verdict(self.screened, verdict)) for verdict in ("good", "bad", "undecided")}
-        listed = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-        return f"Screened {len(self.screened)} heads with {len(self.study.data_seeds)} data seeds each: {listed}."
+        counts = {verdict: len(of_verdict(self.screened, verdict)) for verdict in VERDICTS}
+        listed = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+        return f"Screened {len(self.screened)} heads with up to {len(self.study.data_seeds)} data seeds each: {listed}."
 
     def _networks(self) -> Table:
         columns = [Column("heads"), Column("numbers"), Column("accuracy", "number", 3), Column("aligned head")]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RANDOM_HEADS = 1_000_000
 """Numbers from here on are those of heads that were never screened."""
+SCREENED_AT_A_TIME = 4
+"""How many heads are screened before it is asked which kinds are still wanted, whatever the number of processes."""
 
 
 def train_all(trainings: Mapping[str, Training], bench: GeneratedBench) -> dict[str, list[Evaluated]]:
@@ -60,7 +62,8 @@ class Screened:
     Attributes
     ----------
     accuracies : the highest accuracy of a good training, the last one of others, one for each data seed that was tried.
-    verdict : ``good`` or ``bad`` where all data seeds agree, else ``undecided``.
+    verdict : ``good`` or ``bad`` where all data seeds agree, else ``undecided``; ``not needed`` where the first data
+        seed was of a kind that there was enough of.
     """
 
     head: int
@@ -74,10 +77,10 @@ def screen(study: DynamicsMultihead, bench: GeneratedBench) -> list[Screened]:
     found: list[Screened] = []
     heads = iter(range(study.most_heads))
     with progress_bar(study.most_heads, "screening heads", bench.progress) as bar:
-        while not _enough(study, found) and (some := list(islice(heads, bench.processes))):
+        while (wanted := _wanted(study, found)) and (some := list(islice(heads, SCREENED_AT_A_TIME))):
             known = {head: one for head in some if (one := _load_head(run, head)) is not None}
-            points = [(head, study) for head in some if head not in known]
-            for (head, _), one in spread(_screen_one, points, bench.processes):
+            points = [(head, study, wanted) for head in some if head not in known]
+            for (head, *_), one in spread(_screen_one, points, bench.processes):
                 run.store(f"head/{head}", {"accuracy": one.accuracies[-1]}, fields={"screened": record.dump(one)})
                 known[head] = one
             found += [known[head] for head in some]
@@ -86,8 +89,10 @@ def screen(study: DynamicsMultihead, bench: GeneratedBench) -> list[Screened]:
     return found
 
 
-def _enough(study: DynamicsMultihead, found: Sequence[Screened]) -> bool:
-    return of_verdict(found, "good")[study.good - 1 :] != [] and of_verdict(found, "bad")[study.bad - 1 :] != []
+def _wanted(study: DynamicsMultihead, found: Sequence[Screened]) -> tuple[str, ...]:
+    """The verdicts of which there are not enough heads yet."""
+    least = {"good": study.good, "bad": study.bad}
+    return tuple(verdict for verdict, number in least.items() if len(of_verdict(found, verdict)) < number)
 
 
 def of_verdict(found: Sequence[Screened], verdict: str) -> list[int]:
@@ -100,9 +105,9 @@ def _load_head(run: Run, head: int) -> Screened | None:
     return None if fields is None else record.load(Screened, fields.get("screened"), f"head {head}")
 
 
-def _screen_one(point: tuple[int, DynamicsMultihead]) -> Screened:
-    """Train a head with each data seed until they disagree."""
-    head, study = point
+def _screen_one(point: tuple[int, DynamicsMultihead, tuple[str, ...]]) -> Screened:
+    """Train a head with each data seed until they disagree, or until it is of a kind that is not wanted."""
+    head, study, wanted = point
     accuracies: list[float] = []
     verdicts: set[str] = set()
     for data_seed in study.data_seeds:
@@ -112,6 +117,8 @@ def _screen_one(point: tuple[int, DynamicsMultihead]) -> Screened:
         accuracies.append(highest if highest > GOOD else last)
         if len(verdicts) > 1 or "undecided" in verdicts:
             break
+        if not verdicts & {*wanted} and len(study.data_seeds) > 1:
+            return Screened(head, tuple(accuracies), "not needed")
     return Screened(head, tuple(accuracies), verdicts.pop() if len(verdicts) == 1 else "undecided")
 
 
