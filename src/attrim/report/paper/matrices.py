@@ -160,7 +160,7 @@ def _numbers(axes: Axes, values: Any, norm: Any, diverging: bool, form: str = ""
 
 def _short(value: float) -> str:
     """A number of a head: two decimals without the leading zero below 1, three digits above."""
-    return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3g}"
+    return f"{round(value, 2) + 0.0:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3g}"
 
 
 def _bare(axes: Axes) -> None:
