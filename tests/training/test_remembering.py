@@ -178,3 +178,27 @@ def test_several_processes_are_refused(made: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(type(loop._accelerator), "num_processes", 2)
     with pytest.raises(ParameterError, match="train it in one"):
         loop.run()
+
+
+def test_a_kill_after_the_last_step_of_an_edited_training(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of the last step is there and the model is not: it is saved, and nothing is trained again."""
+    options: dict[str, Any] = {
+        "task": "streams", "data": str(made), "output": made / "runs", "steps": 4, "learning_rate": 1e-2,
+        "batch_size": 3, "max_length": 8, "edit": ("window:3",), "quiet": True,
+    }  # fmt: skip
+    train = Train(str(made / "fresh"), **options)
+    with monkeypatch.context() as patch:
+        patch.setattr("attrim.training.finetuning.save_model", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            train.run()
+    (folder,) = (made / "runs").iterdir()
+    assert not (folder / "model").exists()
+    Train(str(made / "fresh"), **options).run()
+    (folder,) = (made / "runs").iterdir()
+    assert (folder / "model" / "baked.json").is_file()
+    again = Train(str(made / "fresh"), **{**options, "output": made / "whole"})
+    again.run()
+    (whole,) = (made / "whole").iterdir()
+    wanted, found = (load_file(each / "model" / "model.safetensors") for each in (whole, folder))
+    assert wanted.keys() == found.keys()
+    assert all(torch.equal(wanted[name], found[name]) for name in wanted)

@@ -96,7 +96,8 @@ def finetune(
             progress=progress,
         )
         example = _example(model, training, epochs) if edits else None
-        context = edit(model, *edits, select=select, example=example) if edits else nullcontext()
+        # A kill may have come after the last step: then the model does not run, which edits would object to.
+        context = edit(model, *edits, select=select, example=example) if edits and loop.steps_left else nullcontext()
         with tracking(tracker if loop.is_main else None, run, vars(recipe)) as record.tracker, context:
             validate.tracker = record.tracker
             loop.run()

@@ -154,6 +154,12 @@ class Loop:
                     self._save()
 
     @property
+    def steps_left(self) -> int:
+        """How many steps :meth:`run` would take now, from the newest checkpoint on."""
+        newest = self.done if self._checkpoints is None else self._checkpoints.latest()
+        return self.steps - (newest or self.done)
+
+    @property
     def is_main(self) -> bool:
         """Whether this is the one process that writes files."""
         return bool(self._accelerator.is_main_process)
