@@ -252,3 +252,16 @@ def test_averages_of_another_model_are_refused(
     words = ["bake", "tiny-roberta", "--edit", f"pattern:{averages},tau=0.5", "--output", str(tmp_path / "out")]
     assert main(words) == 2
     assert "pattern:" in capsys.readouterr().err
+
+
+def test_edits_are_made_once(tmp_path: Path) -> None:
+    """What is computed for an edit, such as a plan of cells, then serves all passes; a copy has edits of its own."""
+    baked = attrim.bake(attrim.load_model("tiny-bert"), attrim.Mask(torch.rand(1, 64, 64) < 0.5))
+    carrier = baked.base_model.attrim_carried
+    (first,) = carrier.edits()
+    assert carrier.edits()[0] is first
+    copied = copy.deepcopy(baked).base_model.attrim_carried
+    assert copied.edits()[0].cells.data_ptr() == copied.tensor_0.data_ptr()
+    with torch.no_grad():
+        carrier.tensor_0.logical_not_()
+    assert torch.equal(carrier.edits()[0].cells, carrier.tensor_0)

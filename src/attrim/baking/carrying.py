@@ -71,10 +71,15 @@ class Carrier(nn.Module):
     def __init__(self, burden: Burden) -> None:
         super().__init__()
         self.burden = burden
+        self._made: tuple[object, list[Edit]] | None = None
         # Stock from_pretrained, which knows nothing of this, then names something that it leaves out.
         self.register_buffer("marker", torch.ones(1))
         for name, dtype, shape in burden.tensors.values():
             self.register_buffer(name, torch.zeros(shape, dtype=DTYPES[dtype]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the edits, which hold the tensors of this carrier and not those of its copy."""
+        return {**self.__dict__, "_made": None}
 
     @classmethod
     def put(cls, model: Any, burden: Burden) -> Carrier:
@@ -86,9 +91,13 @@ class Carrier(nn.Module):
         return carrier
 
     def edits(self) -> list[Edit]:
-        """The edits, with the tensors where they are now."""
-        tensors = {key: getattr(self, name) for key, (name, _, _) in self.burden.tensors.items()}
-        return decode_edits(self.burden.entries, tensors)
+        """The edits, with the tensors where they are now; the same objects for as long as these do not change."""
+        tensors: dict[str, Tensor] = {key: getattr(self, name) for key, (name, _, _) in self.burden.tensors.items()}
+        # Plans of what a kernel leaves out are made once for an edit, so new edits in every pass would cost far more.
+        state = tuple((tensor.data_ptr(), tensor.device, tensor._version) for tensor in tensors.values())
+        if self._made is None or self._made[0] != state:
+            self._made = state, decode_edits(self.burden.entries, tensors)
+        return self._made[1]
 
 
 class Carrying:
