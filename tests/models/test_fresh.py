@@ -12,8 +12,9 @@ import attrim
 from attrim.cli import main
 from attrim.commands.new import New
 from attrim.errors import DataError, ParameterError, UnknownName
-from attrim.models.fresh import FRESH, Size, fresh_model, redraw
+from attrim.models.fresh import FRESH, fresh_model, redraw
 from attrim.models.loading import load_model
+from attrim.models.size import Size
 from attrim.models.vocabulary import train_tokenizer
 
 TEXTS = ["A man walks his dog.", "The dog barks, the man sleeps.", "Über 3 Hunde!"] * 3

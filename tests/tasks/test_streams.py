@@ -20,7 +20,8 @@ import attrim
 from attrim.edits import SparsePattern, Threshold
 from attrim.errors import DataError, ParameterError
 from attrim.evaluation import evaluate, evaluate_layers, evaluate_settings
-from attrim.models.fresh import FRESH, Size, fresh_model
+from attrim.models.fresh import FRESH, fresh_model
+from attrim.models.size import Size
 from attrim.models.tiny import tiny_tokenizer
 from attrim.models.vocabulary import train_tokenizer
 from attrim.stats.mean import Mean

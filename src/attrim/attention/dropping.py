@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -77,8 +76,7 @@ def _plan(call: Call, edits: Chosen) -> SparsePlan | None:
         if len(known) >= MOST_KEPT:
             known.clear()
         whole = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *size)
-        lead = {"query_lead": None, "key_lead": None, "query": None, "key": None, "value": None}
-        longer = replace(call, allowed=whole, queries=whole[0, :, :, 0], keys=whole[0, :, 0], **lead)  # type: ignore[arg-type]
+        longer = Call(call.site, whole, whole[0, :, :, 0], whole[0, :, 0], call.heads)
         known[name] = _make(longer, edits, reorder=True)
     return known[name]
 

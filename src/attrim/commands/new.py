@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
 from ..errors import ParameterError
+from ..models.size import Size
 from ..studies.bench import Bench
 from .base import Command, Outcome, register
 
 if TYPE_CHECKING:
-    from ..models.fresh import Size
     from ..tasks.base import Task
 
 
 @register("new")
 @dataclass(frozen=True)
-class New(Command):
+class New(Command, Size):
     """Make a model with random weights and a tokenizer for the training texts of a task, to train it from scratch."""
 
     architecture: Positional[Annotated[str, arg(metavar="ARCHITECTURE")]]
@@ -46,22 +47,6 @@ class New(Command):
     """Turn texts to lower case."""
     minimum_count: int = 1
     """Leave out words, or pairs of subwords, that are rarer."""
-    layers: int = 4
-    """Number of layers; an encoder-decoder model has as many in each part."""
-    width: int = 128
-    """Size of the hidden states."""
-    heads: int = 4
-    """Attention heads of a layer."""
-    inner: int | None = None
-    """Size of the feed-forward layers' insides (default: four times the width)."""
-    dropout: float = 0.1
-    """Dropout in training."""
-    positions: int | None = None
-    """The most tokens that the model takes (default: 512; a transformer-xl has no limit)."""
-    memory: int | None = None
-    """Hidden states of earlier segments that a transformer-xl remembers (default: 150)."""
-    cutoffs: tuple[int, ...] = ()
-    """Where the clusters of a transformer-xl's adaptive softmax begin, by rank of words (default: a plain softmax)."""
     seed: int = 123
     """Fixes the weights, and which examples a limit chooses."""
 
@@ -72,7 +57,8 @@ class New(Command):
         from ..training.finetuning import name_labels, save_model
 
         self._check()
-        task, size = self._task(), self._size()
+        task = self._task()
+        size = Size(**{item.name: getattr(self, item.name) for item in dataclasses.fields(Size)})
         architecture, kind, positions = fresh_architecture(self.architecture, size, task.kind)
         tokenizer = train_tokenizer(
             self._texts(task),
@@ -120,13 +106,6 @@ class New(Command):
             seed=self.seed,
         )
         return bench.training_task()
-
-    def _size(self) -> Size:
-        from ..models.fresh import Size
-
-        names = ("layers", "width", "heads", "inner", "dropout", "positions", "memory", "cutoffs")
-        values: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return Size(**values)
 
     def _texts(self, task: Task) -> Iterator[str]:
         """The texts of all examples: of a translation the source and the target, so that they share a vocabulary."""

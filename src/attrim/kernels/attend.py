@@ -86,7 +86,7 @@ def fused(
     ----------
     weights : ``[B, H, Q, K]`` of zeros, into which the weights of the allowed cells are written; for tests.
     """
-    batch, heads, queries, size = query.shape
+    batch, heads, queries = query.shape[:3]
     keys, value_size = value.shape[-2:]
     output = query.new_empty(batch, queries, heads, value_size)
     start, stop, counted = (tensor.contiguous() for tensor in (spans.start, spans.stop, spans.counted))
@@ -97,21 +97,8 @@ def fused(
             next=following.data_ptr(),
             path=team.path(),
             parts=_parts(heads, queries),
-            query=query.data_ptr(),
-            key=key.data_ptr(),
-            value=value.data_ptr(),
-            output=output.data_ptr(),
+            **team.tensor_fields(query, key, value, output),
             weights=None if weights is None else weights.data_ptr(),
-            examples=batch,
-            heads=heads,
-            group=heads // key.shape[1],
-            queries=queries,
-            keys=keys,
-            size=size,
-            value_size=value_size,
-            query_steps=team.Steps(*query.stride()),
-            key_steps=team.Steps(*key.stride()),
-            value_steps=team.Steps(*value.stride()),
             scaling=scaling,
             start=start.data_ptr(),
             stop=stop.data_ptr(),

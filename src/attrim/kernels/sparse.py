@@ -156,7 +156,7 @@ def attend_sparse(
     -------
     output : ``[B, Q, H, D]``, contiguous; 0 for a query that sees none of the keys that it keeps.
     """
-    batch, heads, queries, size = query.shape
+    batch, heads, queries = query.shape[:3]
     keys, value_size = value.shape[-2:]
     if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
         raise ShapeError(
@@ -171,20 +171,7 @@ def attend_sparse(
         path=team.path(),
         parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
         bfloat16=query.dtype == torch.bfloat16,
-        query=query.data_ptr(),
-        key=key.data_ptr(),
-        value=value.data_ptr(),
-        output=output.data_ptr(),
-        examples=batch,
-        heads=heads,
-        group=heads // key.shape[1],
-        queries=queries,
-        keys=keys,
-        size=size,
-        value_size=value_size,
-        query_steps=team.Steps(*query.stride()),
-        key_steps=team.Steps(*key.stride()),
-        value_steps=team.Steps(*value.stride()),
+        **team.tensor_fields(query, key, value, output),
         scaling=scaling,
         start=start.data_ptr(),
         stop=stop.data_ptr(),

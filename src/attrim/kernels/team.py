@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from ..errors import ParameterError
 
@@ -189,6 +190,29 @@ def path() -> int:
             f"ATTRIM_KERNEL={wanted} is not a kernel of this machine; it has {', '.join(possible)}, or leave it unset."
         )
     return possible.index(wanted)
+
+
+def tensor_fields(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> dict[str, Any]:
+    """What the structures of attention say about its tensors: addresses, sizes and steps.
+
+    Parameters
+    ----------
+    query, key, value : ``[B, H, Q, D]`` and ``[B, H or fewer, K, D]``.
+    """
+    batch, heads, queries, size = query.shape
+    keys, value_size = value.shape[-2:]
+    tensors = {"query": query, "key": key, "value": value}
+    return {
+        **{name: tensor.data_ptr() for name, tensor in {**tensors, "output": output}.items()},
+        **{f"{name}_steps": Steps(*tensor.stride()) for name, tensor in tensors.items()},
+        "examples": batch,
+        "heads": heads,
+        "group": heads // key.shape[1],
+        "queries": queries,
+        "keys": keys,
+        "size": size,
+        "value_size": value_size,
+    }
 
 
 def run(

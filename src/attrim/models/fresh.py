@@ -13,50 +13,10 @@ from transformers import AutoConfig, PretrainedConfig
 from ..errors import ParameterError, UnknownName
 from .loading import automatic_class, quiet
 from .recurrent import RecurrentClassifierConfig, RecurrentSeq2SeqConfig
+from .size import Size
 from .sources import one_sentence
 from .transformer_xl import TransformerXLConfig
 from .vocabulary import SpecialTokens
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large a model is.
-
-    Attributes
-    ----------
-    layers : of the encoder and of the decoder, where there are both.
-    width, heads, inner : size of the states, number of attention heads, and size of the feed-forward layers' insides.
-    dropout : in training; of what, depends on the architecture.
-    positions : the most tokens that the model takes; None is the architecture's default.
-    memory : hidden states of earlier segments that a Transformer-XL remembers; None is the architecture's default.
-    cutoffs : where the clusters of a Transformer-XL's adaptive softmax begin; none makes a plain one.
-    """
-
-    layers: int = 4
-    width: int = 128
-    heads: int = 4
-    inner: int | None = None
-    dropout: float = 0.1
-    positions: int | None = None
-    memory: int | None = None
-    cutoffs: tuple[int, ...] = ()
-
-    def check(self) -> None:
-        """Raise an error for a value that cannot be meant."""
-        numbers = ("layers", "width", "heads", "inner", "positions", "memory")
-        for name in numbers:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ParameterError(f"The number of {name} must be at least 1, not {value}.")
-        if self.width % (2 * self.heads):  # rotary and sinusoidal positions come in pairs
-            raise ParameterError(
-                f"A width of {self.width} cannot be shared among {self.heads} heads of even width; give a multiple of "
-                f"{2 * self.heads}."
-            )
-        if not 0 <= self.dropout < 1:
-            raise ParameterError(f"The dropout must lie between 0 and 1, not at {self.dropout}.")
-        if any(cutoff < 1 for cutoff in self.cutoffs) or list(self.cutoffs) != sorted(set(self.cutoffs)):
-            raise ParameterError(f"The cutoffs must be ascending word numbers, not {list(self.cutoffs)}.")
 
 
 @dataclass(frozen=True)
