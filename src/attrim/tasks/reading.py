@@ -138,3 +138,12 @@ def _place(header: list[str], column: str, path: Path) -> int:
     if column not in header:
         raise DataError(f"{path} has no column {column!r}; it has {', '.join(header) or 'none'}.")
     return header.index(column)
+
+
+def require_parallel(files: Sequence[Path], counts: Sequence[int]) -> None:
+    """Refuse two files with different numbers of sentences as translations of each other."""
+    if len(set(counts)) > 1:
+        raise DataError(
+            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}, so they are not translations of "
+            "each other line by line; give two files of the same length."
+        )

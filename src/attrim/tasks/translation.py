@@ -30,7 +30,7 @@ from .encoding import IGNORED, Example, Row, check_room, chunks
 from .hubdata import HubData
 from .language_modeling import mean_loss, perplexity, row_losses
 from .metrics import mean_of, mean_ratio
-from .reading import find_file, lines, warn_once
+from .reading import find_file, lines, require_parallel, warn_once
 
 ORDERS = (1, 2, 3, 4)
 _VALIDATION, _TEST = ("validation", "val", "valid", "dev"), ("test2016", "test_2016_flickr")
@@ -207,11 +207,7 @@ class ParallelText(HubData):
             return
         facts = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file())
         counts = line_counts(facts) if len(facts) == 2 else ()
-        if len(set(counts)) > 1:
-            raise DataError(
-                f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}, so they are not translations of "
-                "each other line by line; give two files of the same length."
-            )
+        require_parallel(files, counts)
         yield from zip(*map(lines, files), strict=True)
 
     def _hub_pair(self, row: Mapping[str, Any]) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from ...core.paths import home_path
 from ...errors import DataError, UnknownName, shorten
 from ...models.vocabulary import SpecialTokens, train_tokenizer
 from ...tasks.own_files import label_text, records, text_cell
-from ...tasks.reading import find_file, lines, open_text
+from ...tasks.reading import find_file, lines, open_text, require_parallel
 from .generated import BOS, EOS, UNKNOWN, Keywords, Lexicon
 
 Texts = list[tuple[str, str]]
@@ -299,6 +299,14 @@ def classification(
     return Corpus(name, vocabulary, trained, held_out, numbered(parts[1][:size]))
 
 
+def _folders(name: str, folder: str | None, own: str) -> tuple[Path, Path]:
+    """The folder of data sets, and the one in it that has a set: under its own name, that of the paper, or itself."""
+    if folder is None:
+        raise DataError(f"The data set {name} is read from a folder; give --data FOLDER (attrim fetches none).")
+    place = home_path(folder, "folder of data sets")
+    return place, next((one for one in (place / own, place / name, place) if one.is_dir()), place)
+
+
 def read_classification(
     name: str, folder: str | None, *, classes: tuple[str, str] | None = None, size: int | None = None
 ) -> Corpus:
@@ -306,13 +314,10 @@ def read_classification(
     if name == "keywords":
         return keywords()
     name = known_name(name, [*SOURCES])
-    if folder is None:
-        raise DataError(f"The data set {name} is read from a folder; give --data FOLDER (attrim fetches none).")
-    place = home_path(folder, "folder of data sets")
+    source = SOURCES[name]
+    place, inside = _folders(name, folder, source.folder)
     if (place / f"{name}_train.json").is_file():
         return read_released(name, place, size)
-    source = SOURCES[name]
-    inside = next((one for one in (place / source.folder, place / name, place) if one.is_dir()), place)
     try:
         training, validation = (list(source.read(inside, split)) for split in ("train", "test"))
     except DataError as error:
@@ -415,13 +420,12 @@ def read_sentences(path: Path) -> list[str]:
 
 def read_parallel(folder: Path, endings: tuple[str, str], split: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of sentences that are not empty."""
-    sides = [read_sentences(_find(folder, *(f"{name}.{ending}" for name in split))) for ending in endings]
-    return _together(folder, sides)
+    return _together([_find(folder, *(f"{name}.{ending}" for name in split)) for ending in endings])
 
 
-def _together(folder: Path, sides: Sequence[list[str]]) -> list[tuple[str, str]]:
-    if len(sides[0]) != len(sides[1]):
-        raise DataError(f"The files of {folder} have {len(sides[0])} and {len(sides[1])} lines; they must go together.")
+def _together(files: Sequence[Path]) -> list[tuple[str, str]]:
+    sides = [read_sentences(file) for file in files]
+    require_parallel(files, [len(side) for side in sides])
     return [
         (first.strip(), second.strip())
         for first, second in zip(*sides, strict=True)
@@ -436,7 +440,7 @@ def read_pairs(path: Path, ending: str) -> list[tuple[str, str]]:
     target = find_file([path.parent], [f"{plain.stem}.{ending}"])
     if target is None:
         raise DataError(f"There is no file {plain.with_suffix('.' + ending)} beside {path}; see --target-ending.")
-    return _together(path.parent, [read_sentences(path), read_sentences(target)])
+    return _together([path, target])
 
 
 def translation(
@@ -467,11 +471,8 @@ def read_translation(name: str, folder: str | None, *, vocab_size: int = 8000, s
     if name == "lexicon":
         return lexicon()
     name = known_name(name, [*PARALLEL])
-    if folder is None:
-        raise DataError(f"The data set {name} is read from a folder; give --data FOLDER (attrim fetches none).")
-    place = home_path(folder, "folder of data sets")
     own, endings, missing = PARALLEL[name]
-    inside = next((one for one in (place / own, place / name, place) if one.is_dir()), place)
+    _, inside = _folders(name, folder, own)
     try:
         training = read_parallel(inside, endings, ("train",))
         validation = read_parallel(inside, endings, ("val", "valid", "dev"))
