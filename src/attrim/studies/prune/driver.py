@@ -148,8 +148,9 @@ class _Seed:
 
     def footprints(self, points: Sequence[PrunePoint]) -> tuple[PointFootprint, ...]:
         """What the dense model takes, and each kind at its largest tau, trained with it where it is."""
-        found, study = [], self.study
+        study = self.study
         largest = {(point.kind, point.retrained): point for point in points if point.role == TOGETHER}
+        jobs = {}
         for kind in dict.fromkeys(point.kind for point in points if point.role == TOGETHER):
             point = largest.get((kind, True)) or largest[kind, False]
             model, edits = self.dense, []
@@ -157,13 +158,21 @@ class _Seed:
                 removal = self._removal(point)
                 model = self._trained(point, removal) if point.retrained else self.dense
                 edits = [] if point.retrained else [removal.edit]
-            name = f"footprint/{study.cost_examples}/{point.name}/{fingerprint(edits)[:8]}/{model.key}"
-            if self.run.fields(name) is None:
+            jobs[f"footprint/{study.cost_examples}/{point.name}/{fingerprint(edits)[:8]}/{model.key}"] = (
+                point,
+                model,
+                edits,
+            )
+        if any(self.run.fields(name) is None for name in jobs):
+            # All of them again, because only seconds of one time on one machine can be compared.
+            for name, (_, model, edits) in jobs.items():
                 cost = measure_footprint(model.bench, edits, study.cost_examples)
                 self.run.store(name, {}, fields=record.dump(cost))
-            cost = record.load(Footprint, self.run.fields(name), f"footprint of {self.run.folder}")
-            found.append(PointFootprint(point, cost))
-        return tuple(found)
+        what = f"footprint of {self.run.folder}"
+        return tuple(
+            PointFootprint(point, record.load(Footprint, self.run.fields(name), what))
+            for name, (point, _, _) in jobs.items()
+        )
 
     @property
     def _shared(self) -> bool:

@@ -13,7 +13,7 @@ from ...core.charts import Axis, Band, Chart, Column, Curve, Drop, Reference, Se
 from ...core.checked import Cell
 from ..findings import Findings
 from .comparison import PrunedRow, PrunePoint
-from .footprint import Footprint
+from .footprint import PASSES, Footprint
 from .headshow import heads_charts, heads_sentences, heads_tables
 from .headwise import PrunedHeads
 from .sets import OWN
@@ -175,7 +175,7 @@ class PruneFindings(Findings):
             cost = each.cost
             rows.append([self._label(row), row.point.tau, row.effective, *scores, cost.seconds, cost.peak, cost.grown])
         caption = (
-            f"Seconds and peak memory: one pass over {self.footprints[0].cost.examples:,} examples, each model in a "
+            f"Seconds and peak memory: the fastest of {PASSES} passes over {self.footprints[0].cost.examples:,} examples, each model in a "
             "process of its own, the first seed. On a CPU removed cells are left out in blocks of 16 queries; "
             "elsewhere a mask alone saves nothing."
         )
