@@ -175,7 +175,7 @@ class PruneFindings(Findings):
             cost = each.cost
             rows.append([self._label(row), row.point.tau, row.effective, *scores, cost.seconds, cost.peak, cost.grown])
         caption = (
-            f"Seconds and peak memory: the fastest of {PASSES} passes over {self.footprints[0].cost.examples:,} examples, "
+            f"Seconds and peak memory: fastest of {PASSES} passes over {self.footprints[0].cost.examples:,} examples, "
             "each model in a process of its own, the first seed. On a CPU removed cells are left out in blocks of 16 "
             "queries; elsewhere a mask alone saves nothing."
         )
