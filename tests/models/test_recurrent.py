@@ -20,6 +20,8 @@ from attrim.models.recurrent import (
     RecurrentSeq2Seq,
     RecurrentSeq2SeqConfig,
     copier_config,
+    hidden_states,
+    run_recurrent,
 )
 from attrim.models.tiny import tiny_tokenizer
 from watching import Keep
@@ -48,6 +50,22 @@ def test_padding_changes_nothing() -> None:
         other = translator()
         padded = other(TOKENS, MASK, labels=LABELS).logits[1:, :2]
         torch.testing.assert_close(padded, other(short, MASK[1:, :3], labels=LABELS[1:, :2]).logits)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_states_of_whole_batches_equal_those_of_packed_texts(layers: int, bidirectional: bool) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.LSTM(3, 4, layers, bidirectional=bidirectional, batch_first=True).double()
+    mask = torch.arange(7) < torch.tensor([[7], [1], [4]])
+    found = []
+    for states in (hidden_states, lambda *given: run_recurrent(*given)[0]):
+        inputs = torch.randn(3, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        inputs.requires_grad_()
+        output = states(network, inputs, mask)
+        gradients = torch.autograd.grad((output**2 * output.cos()).sum(), [inputs, *network.parameters()])
+        found.append([output, *gradients])
+    torch.testing.assert_close(*found)
 
 
 def test_padding_on_the_left_is_refused() -> None:

@@ -22,7 +22,7 @@ from ...core.site import Select, Site
 from ...edits.gate import Gate
 from ...edits.mask import Mask
 from ...errors import DataError, ParameterError
-from ...models.recurrent import RecurrentClassifier, RecurrentSeq2Seq, run_recurrent
+from ...models.recurrent import RecurrentClassifier, RecurrentSeq2Seq, hidden_states
 from ...stats.base import Stat
 from .readings import Readings
 
@@ -199,7 +199,7 @@ def beta(model: nn.Module, batches: Iterable[Batch]) -> Readings:
 def classifier_beta(model: RecurrentClassifier, inputs: Batch) -> Tensor:
     """The logits of positions, with the sign of the gold label, ``[B, 1, K]``."""
     mask = key_mask(inputs)
-    hidden = run_recurrent(model.encoder, model.embedding(inputs["input_ids"]), mask)[0]
+    hidden = hidden_states(model.encoder, model.embedding(inputs["input_ids"]), mask)
     sign = 2.0 * inputs["labels"] - 1.0
     return model.position_logits(hidden, mask).transpose(1, 2) * sign[:, None, None]
 
