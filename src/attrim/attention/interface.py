@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +32,35 @@ _STANDARD = {"module", "query", "key", "value", "attention_mask", "scaling", "dr
 
 Attended = tuple[Tensor, Tensor | None]
 """What an attention function returns: outputs ``[B, Q, H, D]``, and weights ``[B, H, Q, K]`` where it has them."""
+
+
+class Answer(Protocol):
+    """What computes the attention of a module in another way, such as a cache that does not have all keys."""
+
+    def answer(
+        self,
+        function: Callable[..., Attended],
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **arguments: Any,
+    ) -> Attended:
+        """The attention of a module; ``function`` is the ordinary one."""
+
+
+_answer: ContextVar[Callable[[nn.Module], Answer | None]] = ContextVar("attrim_answer", default=lambda _: None)
+
+
+@contextmanager
+def answering(find: Callable[[nn.Module], Answer | None]) -> Iterator[None]:
+    """Let what ``find`` gives for a module compute its attention, where it gives anything."""
+    token = _answer.set(find)
+    try:
+        yield
+    finally:
+        _answer.reset(token)
 
 
 @functools.cache
@@ -71,6 +102,9 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
     """The attention function that models on the interface route call."""
+    answer = _answer.get()(module)
+    if answer is not None:
+        return answer.answer(_attend, module, query, key, value, attention_mask, **arguments)
     baked = getattr(module, "attrim_baked", None)
     if baked is None:
         return _attend(module, query, key, value, attention_mask, **arguments)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
 
 from ..attention import interface
+from ..attention.session import active_sessions
 from ..core import record
 from ..edits.saving import BAKED, CARRIED
 from ..errors import ArtefactError
@@ -18,6 +20,7 @@ from ..runs.files import file_digest, fill_folder, storage
 from .carrying import Burden, Carrier, carrying
 from .planning import Layer
 from .surgery import find, operate, switch
+from .window_cache import WindowCache, find_windows
 
 STORE = BAKED
 SIDECAR = STORE.index
@@ -47,7 +50,8 @@ class BakedModel:
         for layer in self.attrim_layers:
             if len(layer.sites) > 1 and layer.constant:
                 find(self, layer.path).attrim_baked.count = 0  # type: ignore[union-attr]
-        with carrying(self):
+        cache = kwargs.get("past_key_values")
+        with carrying(self), cache.serving() if isinstance(cache, WindowCache) else nullcontext():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
@@ -94,7 +98,7 @@ def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = ()
     fields: dict[str, Any] = {"attrim_layers": tuple(layers), "attrim_stock": stock, "attrim_absent": tuple(absent)}
     fields |= {"attrim_burden": burden, "__module__": stock.__module__}
     if burden is not None and hasattr(stock, "generate"):
-        fields["generate"] = _generate
+        fields |= {"generate": _generate, "_prepare_cache_for_generation": _prepare_cache}
     return type(stock.__name__, (BakedModel, stock), fields)
 
 
@@ -102,6 +106,19 @@ def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Generate with the edits that the model carries: a cache is set up for the attention that they need."""
     with carrying(self):
         return self.attrim_stock.generate(self, *args, **kwargs)
+
+
+def _prepare_cache(self: Any, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, *sizes: Any) -> Any:
+    """Generate with a cache that drops what no window sees, unless another one is asked for."""
+    asked = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
+    # Assisted generation takes tokens back, and what watches attention needs all keys.
+    rewinds = "assisted" in str(getattr(mode, "value", mode))
+    if not asked and generation_config.use_cache and not rewinds and len(active_sessions()) == 1:
+        windows = find_windows(self)
+        if windows is not None and any(windows):
+            model_kwargs["past_key_values"] = WindowCache(windows)
+            return None
+    return self.attrim_stock._prepare_cache_for_generation(self, generation_config, model_kwargs, mode, *sizes)
 
 
 def is_baked(folder: str | Path) -> bool:

@@ -166,7 +166,7 @@ def hidden_states(network: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
         for direction in range(directions):
             order = backwards.expand_as(states) if direction else None
             read = states if order is None else states.gather(1, order)
-            own = weights[directions * layer + direction]
+            own = tuple(weights[directions * layer + direction])
             output = torch.lstm(read, (first, first), own, network.bias, 1, 0.0, network.training, False, True)[0]
             found_states.append(output if order is None else output.gather(1, backwards.expand_as(output)))
         states = torch.cat(found_states, dim=-1)

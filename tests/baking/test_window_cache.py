@@ -1,0 +1,155 @@
+"""A cache that keeps what windows see: the same logits as with all keys, fewer bytes, and clear refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import DynamicCache
+
+import attrim
+from attrim.attention.context import attach
+from attrim.baking.window_cache import WindowCache, find_windows, group_heads, window_cache
+from attrim.edits import Edit, Entmax, Gate, Window
+from attrim.errors import ParameterError
+from baked_models import ANIMALS
+from watching import Keep
+
+EDITS: dict[str, list[Edit]] = {
+    "all": [Window(3, first=1)],
+    "no first": [Window(4)],
+    "one group": [Window(3, first=2, select=attrim.Select(heads=[(0, 0), (0, 1)]))],
+    "part of a group": [Window(3, first=1, select=attrim.Select(heads=[(1, 0), (1, 2), (1, 3)]))],
+    "several": [
+        Window(3, select=attrim.Select(heads=[(0, 0), (0, 1)])),
+        Window(5, first=2, select=attrim.Select(heads=[(0, 2), (1, 0)])),
+        Window(2, first=3, select=attrim.Select(heads=[(0, 3), (1, 1)])),
+    ],
+}
+TOKENS = torch.randint(5, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def logits(model: Any, cache: Any, parts: list[int], mask: torch.Tensor) -> torch.Tensor:
+    """The logits of a text that is read in parts."""
+    found, begin = [], 0
+    for length in parts:
+        stop = begin + length
+        with torch.no_grad():
+            output = model(
+                TOKENS[:, begin:stop], attention_mask=mask[:, :stop], past_key_values=cache, use_cache=True,
+                position_ids=(mask[:, :stop].cumsum(1) - 1).clamp(min=0)[:, begin:],
+            )  # fmt: skip
+        found.append(output.logits)
+        begin = stop
+    return torch.cat(found, dim=1)
+
+
+@pytest.mark.parametrize("parts", [[4, 1, 1, 1, 1, 1], [1] * 9, [2, 3, 4], [6, 3], [9]], ids=str)
+@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_logits_are_those_with_all_keys(name: str, edits: list[Edit], parts: list[int]) -> None:
+    model = attrim.bake(ANIMALS[name].build(), *edits)
+    mask = torch.ones_like(TOKENS)
+    if parts[0] > 3:
+        mask[1, :3] = 0
+    expected = logits(model, DynamicCache(), parts, mask)
+    found = logits(model, window_cache(model), parts, mask)
+    real = mask.bool()
+    torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.integers(1, 6), first=st.integers(0, 4), heads=st.sets(st.integers(0, 3), min_size=1),
+    prompt=st.integers(1, 8), padding=st.integers(0, 3),
+)  # fmt: skip
+def test_any_window(size: int, first: int, heads: set[int], prompt: int, padding: int) -> None:
+    select = attrim.Select(heads=[(layer, head) for layer in (0, 1) for head in heads])
+    model = attrim.bake(ANIMALS["llama"].build(), Window(size, first, select=select))
+    mask = torch.ones_like(TOKENS)
+    mask[0, : min(padding, prompt - 1)] = 0
+    parts = [prompt, *[1] * (9 - prompt)]
+    expected, found = (logits(model, cache, parts, mask) for cache in (DynamicCache(), window_cache(model)))
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_return_sequences": 2, "num_beams": 2}], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_generate_uses_it_by_itself(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    attrim.bake(ANIMALS[name].build(), *EDITS["several"]).save_pretrained(tmp_path)
+    model = attrim.load(tmp_path)
+    mask = torch.ones_like(TOKENS)
+    mask[1, :2] = 0
+    wanted = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True, **options}
+    wanted |= {"attention_mask": mask, "output_logits": True, "min_new_tokens": 8}
+    found = model.generate(TOKENS, **wanted)
+    expected = model.generate(TOKENS, past_key_values=DynamicCache(), **wanted)
+    assert isinstance(found.past_key_values, WindowCache)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits), rtol=1e-4, atol=1e-5)
+
+
+def test_bytes_are_those_of_the_windows() -> None:
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])
+    cache = window_cache(model)
+    logits(model, cache, [9], torch.ones_like(TOKENS))
+    size = model.config.hidden_size // model.config.num_attention_heads
+    layer = cache.layers[0]
+    slots = {kept.groups.numbers: kept.tensors[0].shape for kept in layer.kept}
+    assert slots[(0,)] == (2, 1, 5, size)  # a window of 3 and 2 first tokens
+    assert slots[(1,)][2] >= 9
+    assert cache.nbytes == sum(tensor.nbytes for own in cache.layers for kept in own.kept for tensor in kept.tensors)
+    assert cache.get_seq_length() == 9
+
+
+def test_groups_keep_what_their_widest_head_sees() -> None:
+    (whole, narrow) = group_heads(4, 2, {0: (3, 1), 2: (3, 1), 3: (5, 0)})
+    assert (whole.numbers, whole.span) == ((0,), None)
+    assert (narrow.numbers, narrow.span, narrow.uniform) == ((1,), (5, 1), False)
+    assert [narrow.kept(length) for length in (2, 100)] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "edits"),
+    [("bart", [Window(3)]), ("llama", [Window(3), Window(2)]), ("llama", [Entmax(1.5)]), ("bert", [Window(3)])],
+    ids=["encoder-decoder", "two windows", "entmax", "encoder"],
+)
+def test_other_models_have_none(name: str, edits: list[Edit]) -> None:
+    model = attrim.bake(ANIMALS[name].build(), *edits)
+    assert find_windows(model) is None
+    with pytest.raises(ParameterError, match="cannot drop keys"):
+        window_cache(model)
+
+
+def test_what_needs_all_keys_is_refused() -> None:
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["all"])
+    cache = window_cache(model)
+    logits(model, cache, [4], torch.ones_like(TOKENS))
+    with pytest.raises(ParameterError, match="cannot be cropped"):
+        cache.crop(-1)
+    with attach(model, [Gate(0.5)], strict=False), pytest.raises(ParameterError, match="DynamicCache"):
+        model(TOKENS[:, 4:5], past_key_values=cache, use_cache=True)
+    with pytest.raises(ParameterError, match="padded on the left"):
+        hole = torch.ones_like(TOKENS)
+        hole[0, 2] = 0
+        logits(model, window_cache(model), [9], hole)
+
+
+def test_generation_that_is_watched_keeps_all_keys() -> None:
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["all"])
+    with attach(model, stats=[Keep()]):
+        found = model.generate(TOKENS, max_new_tokens=2, pad_token_id=0, return_dict_in_generate=True)
+    assert not isinstance(found.past_key_values, WindowCache)
+
+
+def test_a_cache_of_windows_is_not_for_other_models() -> None:
+    model = ANIMALS["llama"].build()
+    cache = WindowCache([{}, {}])
+    with torch.no_grad():
+        model(TOKENS, past_key_values=cache, use_cache=True)
+        with pytest.raises(ParameterError, match="the model that it was made for"):
+            model(TOKENS[:, :1], past_key_values=cache, use_cache=True)
