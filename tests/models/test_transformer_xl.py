@@ -93,6 +93,15 @@ def test_layers_and_memory_are_those_of_the_paper() -> None:
                 torch.testing.assert_close(found.hidden_states[place + 1][0], hidden)
 
 
+def test_a_single_layer_shares_its_biases_with_none(tmp_path: Path) -> None:
+    model = build(n_layer=1)
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, kind="causal-lm")
+    ids = segments()[0]
+    with torch.no_grad():
+        assert torch.equal(loaded(ids, labels=ids).loss, model(ids, labels=ids).loss)
+
+
 def test_biases_are_shared_and_saved_once(tmp_path: Path) -> None:
     model = build()
     names = [name for name, _ in model.named_parameters() if "r_w_bias" in name or "r_r_bias" in name]

@@ -222,6 +222,47 @@ def test_baselines_are_as_sparse(averages: Mean, tau: float) -> None:
     assert drawn.facts.removed == pytest.approx(best.facts.removed, abs=8)
 
 
+@pytest.mark.parametrize("match", ["cells", "use"])
+@pytest.mark.parametrize("tiles", ["round", "rank"])
+def test_baselines_in_tiles_are_as_sparse(match: str, tiles: str) -> None:
+    """Random cells leave no tile empty, and a model with them would be dense."""
+    distance = (torch.arange(32)[None] - torch.arange(32)[:, None]).abs()
+    near = torch.exp(-distance / 2.0) + torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(0)) / 100
+    mean = Mean()
+    mean.update(near[None] / near.sum(-1, keepdim=True), torch.ones(1, 1, 32, 32))
+    own = study(tile=4, tiles=tiles, match=match)
+    best = make_removal(own, mean, "ap", 0.8, attrim.Select())
+    assert best.facts.effective > 0.5
+    for seed in (0, 1):
+        drawn = make_removal(own, mean, "random", 0.8, attrim.Select(), seed)
+        assert drawn.facts.empty_tiles == pytest.approx(best.facts.empty_tiles, abs=1)
+        assert drawn.facts.removed == pytest.approx(best.facts.removed, abs=16)
+        assert drawn.facts.kept_mass < best.facts.kept_mass - 0.3
+    mass = make_removal(own, mean, "random-mass", 0.8, attrim.Select())
+    assert 0 < mass.facts.lost_mass <= best.facts.lost_mass
+
+
+def test_a_baseline_that_removes_nothing_is_refused() -> None:
+    mean = Mean()
+    mean.update(torch.rand(1, 1, 5, 5, generator=torch.Generator().manual_seed(0)), torch.ones(1, 1, 5, 5).tril())
+    assert make_removal(study(), mean, "ap", 0.07, attrim.Select()).facts.removed == 1
+    with pytest.raises(AttrimError, match="the kind window removes nothing of 15 cells"):
+        make_removal(study(window_first=(5,)), mean, "window", 0.07, attrim.Select())
+
+
+def test_averages_must_reach_all_queries_and_keys(averages: Mean) -> None:
+    from attrim.studies.prune.removal import check_averages
+
+    sites = averages.sites
+    rows, keys = averages.sums(sites[0]).shape[1:]
+    check_averages(averages, sites, attrim.Select(), min(rows, keys), "keep")
+    for site in sites:
+        own = averages.records[site.name].tensors
+        own["sums"], own["counts"] = own["sums"][:, :, :4], own["counts"][:, :, :4]
+    with pytest.raises(AttrimError, match="up to 4 tokens"):
+        check_averages(averages, sites, attrim.Select(), rows, "keep")
+
+
 @pytest.mark.parametrize("tau", [0.5, 0.8])
 def test_baselines_remove_as_many_weights(averages: Mean, tau: float) -> None:
     """A cell counts once for each text that had it."""
@@ -475,6 +516,10 @@ def test_pooled_metrics_are_means_over_seeds() -> None:
         ({"select_layers": (9,)}, "layers=9"),
         ({"learning_rate": -1.0}, "learning rate"),
         ({"train_option": ("split=validation",)}, "nothing would be held out"),
+        ({"scope": "head", "as_coded": "bert"}, "scope does not go with"),
+        ({"tiles": "rank"}, "needs the side of the tiles"),
+        ({"average_data": "nowhere"}, "no folder nowhere"),
+        ({"average_option": ("foo=1",)}, "named 'foo'"),
     ],
 )
 def test_refused_before_anything_is_trained(glue: Path, monkeypatch: pytest.MonkeyPatch, fields, text) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -79,6 +79,7 @@ class SparsePattern(Edit):
     keep_keys : key positions that are never removed, such as ``[0]`` for a token that begins every text.
     tile : side of the tiles in which cells are removed (default: single cells, and tiles of 32 are reported).
     tiles : ``round`` keeps a tile when any of its cells is kept; ``rank`` ranks the tiles by their average attention.
+        Random baselines draw whole tiles either way, as many as the weakest cells leave empty.
     unseen : what becomes of cells that no text had, and of longer texts: ``keep``, ``prune``, or ``offset``, which goes
         by the distance of query and key (see :class:`~attrim.edits.mask.Mask`).
     empty : what a row with nothing left gives, as for :class:`~attrim.edits.mask.Mask`.
@@ -168,22 +169,33 @@ class SparsePattern(Edit):
     @functools.cached_property
     def _made(self) -> tuple[Mask, dict[str, PatternFacts]]:
         grids = {name: self._locked(grid) for name, grid in self._grids().items()}
+        keys = max(grid.known.shape[2] for grid in grids.values())
+        if max(self.keep_keys, default=0) >= keys:
+            raise ParameterError(
+                f"keep_keys has {max(self.keep_keys)}, but the averages have only the keys 0 to {keys - 1}; leave it "
+                "out."
+            )
         if self.as_coded != "no":
             removed = {name: self._by_released_rule(grid) for name, grid in grids.items()}
-        elif self.tile is not None and self.tiles == "rank":
+        elif self.tile is not None and (self.tiles == "rank" or self.choose != "weakest"):
             tiled = {name: grid.in_tiles(self.tile) for name, grid in grids.items()}
+            weakest = None
+            if self.tiles == "round":
+                # Cells drawn one by one leave hardly any tile empty, so as many tiles as AP has empty are drawn.
+                ranked = replace(self, choose="weakest", seed=0)._ranked(grids)
+                weakest = {
+                    name: tiled[name].known & ~tiles_of(grid.known & ~grid.rounded(ranked[name], self.tile), self.tile)
+                    for name, grid in grids.items()
+                }
             removed = {
                 name: blown_up(tiles, self.tile, grids[name].values.shape)
-                for name, tiles in self._ranked(tiled).items()
+                for name, tiles in self._ranked(tiled, weakest).items()
             }
         else:
             removed = self._ranked(grids)
         cells, facts, shares = {}, {}, {}
         for name, grid in grids.items():
-            gone = removed[name]
-            if self.tile is not None:
-                fine = gone | ~grid.known
-                gone = ~blown_up(tiles_of(~fine, self.tile), self.tile, fine.shape) & (gone | grid.tiled(self.tile))
+            gone = removed[name] if self.tile is None else grid.rounded(removed[name], self.tile)
             facts[name] = grid.facts(gone, self.tau, self.tile or TILE)
             share = removed_by_distance(gone, grid.known) if self.unseen == "offset" else None
             if self.as_coded == "no":
@@ -245,13 +257,14 @@ class SparsePattern(Edit):
             locked |= ~lowest(grid.values, grid.known, weaker)
         return Grid(grid.site, grid.values, grid.known, grid.heads, locked & grid.known)
 
-    def _ranked(self, grids: Mapping[str, Grid]) -> dict[str, Tensor]:
-        """The removed entries of each grid."""
+    def _ranked(self, grids: Mapping[str, Grid], weakest: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """The removed entries of each grid; ``weakest`` are those that random ones take the place of, if known."""
+        given = {name: None if weakest is None else weakest[name] for name in grids}
         if self.scope != "model":
-            return {name: self._removed([grid])[0] for name, grid in grids.items()}
-        return dict(zip(grids, self._removed(list(grids.values())), strict=True))
+            return {name: self._removed([grid], [given[name]])[0] for name, grid in grids.items()}
+        return dict(zip(grids, self._removed(list(grids.values()), list(given.values())), strict=True))
 
-    def _removed(self, grids: list[Grid]) -> list[Tensor]:
+    def _removed(self, grids: list[Grid], weakest: list[Tensor | None]) -> list[Tensor]:
         """The removed entries of grids whose cells are ranked together (or in the groups that the scope says)."""
 
         def grouped(tensors: Iterable[Tensor]) -> Tensor:
@@ -263,13 +276,8 @@ class SparsePattern(Edit):
 
         values, known = grouped(grid.values for grid in grids), grouped(grid.known for grid in grids)
         free = known & ~grouped(grid.locked for grid in grids)
-        if self.tau is not None:
-            # 0.29 * 100 is 28.999999999999996: without the small step up it would be one cell less.
-            counts = torch.floor(known.sum(-1, keepdim=True).double() * self.tau + 1e-9).long()
-        else:
-            assert self.mass is not None
-            counts = surplus(values, known, self.mass)
-        removed = lowest(values, free, counts)
+        known_weakest = [each for each in weakest if each is not None]
+        removed = grouped(known_weakest) & free if known_weakest else lowest(values, free, self._counts(values, known))
         if self.choose != "weakest":
             noise = grouped(grid.noise(self.seed) for grid in grids)
             if self.choose == "random":
@@ -278,6 +286,14 @@ class SparsePattern(Edit):
                 removed = first_of_mass(noise, values, free, (values.double() * removed).sum(-1, keepdim=True))
         parts = removed.flatten().split([grid.values.numel() for grid in grids])
         return [part.view(grid.values.shape) for part, grid in zip(parts, grids, strict=True)]
+
+    def _counts(self, values: Tensor, known: Tensor) -> Tensor:
+        """Int64 ``[G, 1]``: how many of the known values ``[G, n]`` of each group go."""
+        if self.tau is not None:
+            # 0.29 * 100 is 28.999999999999996: without the small step up it would be one cell less.
+            return torch.floor(known.sum(-1, keepdim=True).double() * self.tau + 1e-9).long()
+        assert self.mass is not None
+        return surplus(values, known, self.mass)
 
     def _by_released_rule(self, grid: Grid) -> Tensor:
         """What the released code removes of the averages of a layer, ``[H, N, M]``."""

@@ -98,6 +98,11 @@ class Grid:
         tiles = tiles_of(self.known, size)
         return blown_up(tiles, size, self.known.shape) if cells else tiles
 
+    def rounded(self, removed: Tensor, size: int) -> Tensor:
+        """The removed cells ``[H, N, M]`` in whole tiles: a tile stays when any of its known cells does."""
+        fine = removed | ~self.known
+        return ~blown_up(tiles_of(~fine, size), size, fine.shape) & (removed | self.tiled(size))
+
     def noise(self, seed: int) -> Tensor:
         """Random numbers of the shape of the values, from the seed and the site's name alone."""
         generator = torch.Generator().manual_seed(self.site.seed(seed))

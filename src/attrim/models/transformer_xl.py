@@ -88,6 +88,8 @@ class TransformerXLBackbone(XLNetModel):
     }
 
     def __init__(self, config: TransformerXLConfig) -> None:
+        if config.n_layer == 1:  # there is no other layer to share its biases with, which stock code refuses
+            self._tied_weights_keys = {}
         super().__init__(config)
         self.word_embedding = ScaledEmbedding(config.vocab_size, config.d_model)
         for layer in self.layer:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from ...baking.model import BakedModel
 from ...core.site import Site
+from ...edits.pattern import SparsePattern
 from ...errors import ArtefactError, DataError, ParameterError
 from ...evaluation import Prepared, check_evaluable
 from ...models.loading import longest_input
@@ -13,7 +16,7 @@ from ...tasks.base import Task
 from ..bench import TrainingBench
 from .removal import check_averages, given_averages
 from .retraining import bench_of
-from .sets import data_sets
+from .sets import averaged_task, data_sets
 from .study import TOGETHER, Prune
 
 
@@ -25,9 +28,13 @@ def check(bench: TrainingBench, study: Prune) -> None:
     roles_of(study.entmax_roles, sites)
     if study.retrain != "never" and isinstance(bench.loaded_model, BakedModel):
         raise ParameterError(f"{bench.name} carries edits already; begin with the model that it was baked from.")
+    for tau in study.taus:
+        SparsePattern(torch.zeros(1, 1, 1), tau, **study.pattern_options())  # says which options do not go together
     for data in data_sets(bench, study):
         check_evaluable(data.task)
         next(iter(data.task.examples()))
+    if "out-of-domain" in study.kinds:
+        next(iter(averaged_task(bench, study, elsewhere=True).examples()))
     _check_held_out(bench)
     labelled = type(bench.loaded_task).train_labels is not Task.train_labels
     if study.head_examples and not labelled and type(bench.loaded_task).train_batches is Task.train_batches:
@@ -45,7 +52,9 @@ def check(bench: TrainingBench, study: Prune) -> None:
             )
     if study.averages:
         tasks = [bench.training_task(), *(data.task for data in data_sets(bench, study))]
-        longest = max(longest_text(bench, task) for task in tasks)
+        # Positions count from the beginning of a full memory.
+        memory = getattr(getattr(bench.loaded_model, "config", None), "mem_len", None) or 0
+        longest = memory + max(longest_text(bench, task) for task in tasks)
         check_averages(given_averages(study.averages), sites, bench.select(), longest, study.unseen)
 
 

@@ -54,6 +54,19 @@ def make_removal(study: Prune, mean: Mean, kind: str, tau: float, select: Select
             f"At tau {tau:g} nothing is removed of {weakest.total.cells} cells, so a model would be dense; leave this "
             "tau out."
         )
+    removal = _removal_of(study, mean, kind, tau, select, seed, weakest)
+    if not removal.facts.removed:
+        raise ParameterError(
+            f"At tau {tau:g} the kind {kind} removes nothing of {removal.facts.cells} cells, so a model would be "
+            "dense; leave this tau or this kind out."
+        )
+    return removal
+
+
+def _removal_of(
+    study: Prune, mean: Mean, kind: str, tau: float, select: Select, seed: int, weakest: SparsePattern
+) -> Removal:
+    """What a kind removes, as sparse as the weakest cells."""
     by_use = study.match == "use"
     if kind == "window":
         return _window(weakest, study.window_first, select, by_use)
@@ -64,8 +77,9 @@ def make_removal(study: Prune, mean: Mean, kind: str, tau: float, select: Select
         # The released rules have no random baseline that is as sparse, so one is drawn by the corrected rule.
         options, tau = {**options, "as_coded": "no", "tile": None}, weakest.total.effective
     if by_use and kind == "random":
-        # Drawn cells are used as often as any other.
-        options, tau = {**options, "as_coded": "no"}, use_share(weakest)
+        # Drawn cells, and tiles, are used as often as any other.
+        ranked = {} if options["tile"] is None else {"tiles": "rank"}
+        options, tau = {**options, "as_coded": "no", **ranked}, use_share(weakest)
     drawn = SparsePattern(mean, tau, select=select, choose=CHOOSE[kind], seed=seed, **options)  # type: ignore[arg-type]
     return Removal(drawn.mask, drawn.total)
 
@@ -100,7 +114,7 @@ def check_averages(mean: Mean, sites: Sequence[Site], select: Select, longest: i
     Parameters
     ----------
     sites : of the model.
-    longest : tokens of the longest text.
+    longest : tokens of the longest text, with the model's memory.
     """
     known = {name for site in sites for name in names_of(site)}
     strange = next((name for name in mean.records if name not in known), None)
@@ -117,7 +131,8 @@ def check_averages(mean: Mean, sites: Sequence[Site], select: Select, longest: i
                 f"There are {found} for site {site.name!r} with its {site.heads} heads; measure all heads of a model "
                 "of this shape, or choose others with --select-heads."
             )
-        size = max(own.tensors["sums"].shape[1:3])
+        # Sources and translations have lengths of their own.
+        size = (max if site.role == "cross" else min)(own.tensors["sums"].shape[1:3])
         if size < longest and unseen == "keep":
             raise ArtefactError(
                 f"The averages are of texts up to {size} tokens, but there are texts of {longest}, which would stay "
