@@ -157,6 +157,9 @@ def test_t6_uniform_attention_with_padding() -> None:
     assert all(one.grad is None or not one.grad.any() for one in pooling.parameters())
 
 
+EVERY_TOKEN = {"input_ids": torch.zeros(3, 2, dtype=torch.long), "labels": torch.arange(3)[:, None]}
+
+
 def tiny_translator(mix: str) -> RecurrentSeq2Seq:
     """The translator of T8, whose states are put in by hand."""
     config = RecurrentSeq2SeqConfig(vocab_size=3, hidden_dim=2, layers=1, bidirectional=False, mix=mix)
@@ -176,10 +179,8 @@ def tiny_translator(mix: str) -> RecurrentSeq2Seq:
     model.decoder_states = lambda *_: states.expand(3, 1, 2)  # type: ignore[method-assign]
     encoded = type("Encoded", (), {"last_hidden_state": keys.expand(3, 2, 2)})()
     model.encoder.forward = lambda *_, **__: encoded  # type: ignore[method-assign]
+    attrim.sites(model, {"input_ids": EVERY_TOKEN["input_ids"], "decoder_input_ids": EVERY_TOKEN["labels"]})
     return model
-
-
-EVERY_TOKEN = {"input_ids": torch.zeros(3, 2, dtype=torch.long), "labels": torch.arange(3)[:, None]}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,6 @@ def test_t8_beta_of_the_translator(mix: str, expected: list[list[float]]) -> Non
 
 def test_t8_attention_and_answers_of_the_translator() -> None:
     model = tiny_translator("relu")
-    attrim.sites(model, {"input_ids": EVERY_TOKEN["input_ids"], "decoder_input_ids": EVERY_TOKEN["labels"]})
     assert probes.alpha(model, [EVERY_TOKEN]).rows()[0] == pytest.approx([0.119203, 0.880797], abs=1e-6)
 
     def answers() -> Tensor:

@@ -115,7 +115,7 @@ class Probes:
         for kind in missing:
             readings = self._readings(kind, model, batches)
             self.tensors[kind] = _as_tensors(readings)
-            metrics = {"accuracy": probes.accuracy(model, batches)} if kind == "alpha" else {}
+            metrics = {"accuracy": probes.performance(model, batches)["acc"]} if kind == "alpha" else {}
             self.run.store(self._name(kind), metrics, fields={"digest": digest}, arrays=self.tensors[kind])
 
     def _readings(self, kind: str, model: Any, batches: list[dict[str, Tensor]]) -> dict[str, Readings]:

@@ -25,7 +25,7 @@ from ...training.loop import Loop, own_randomness, seed_everything
 from ...training.recipe import Recipe
 from ...training.scheduled import AtSteps
 from .generated import Copying
-from .probes import LastWeights, seq2seq_beta
+from .probes import LastWeights, observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,19 +210,19 @@ def _mean_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 def evaluate(model: RecurrentSeq2Seq, data: Copying, count: int, step: int, *, with_beta: bool = True) -> Evaluated:
     """What a copying network does with ``count`` fresh sequences, the same at every step."""
     inputs = data.batch(count, np.random.default_rng([data.num_vocab, data.seq_length, 7]))
-    watched = LastWeights()
+    labels, length = inputs["labels"], data.seq_length
+    right, beta = torch.arange(length), None
     with in_mode(model, training=False), torch.no_grad():
-        with attach(model, stats=[watched]):
-            logits = model(**inputs).logits
-        (weights,) = watched.weights.values()
-        beta = None
-        length = data.seq_length
         if with_beta:
-            chosen = seq2seq_beta(model, inputs)[:, :length].argmax(-1)
-            beta = float((chosen == torch.arange(length)).double().mean())
-    labels = inputs["labels"]
+            seen = observe(model, inputs)
+            logits, weights = seen.logits, seen.alpha[:, None]
+            beta = float((seen.beta[:, :length].argmax(-1) == right).double().mean())
+        else:
+            watched = LastWeights()
+            with attach(model, stats=[watched]):
+                logits = model(**inputs).logits
+            (weights,) = watched.weights.values()
     chosen = weights[:, :, :length].argmax(-1)
-    right = torch.arange(length)
 
     def share(moved: int) -> tuple[float, ...]:
         return tuple((chosen == right + moved).double().mean((0, 2)).tolist())

@@ -6,7 +6,6 @@ with a file of tensors and one of numbers for each scheduled step, and on reques
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -207,40 +206,23 @@ def read_probes(training: ProbedTraining, corpus: Corpus, model: Any, step: int)
     for split in training.splits:
         examples = probed_examples(training, corpus, split)
         batches = probe_batches(examples, corpus.pairs)
-        found = {"alpha": probes.alpha(model, batches), "beta": probes.beta(model, batches)}
+        alpha, beta, numbers[split] = probes.alpha_and_beta(model, batches)
+        found = {"alpha": alpha, "beta": beta}
         if training.delta:
             smaller = probe_batches(examples, corpus.pairs, training.delta_batch)
             found["grad"] = probes.delta(model, smaller)
         for kind, readings in found.items():
             tensors[f"{split}/{kind}"] = torch.from_numpy(readings.scores.astype(np.float32))
-        numbers[split] = {
-            **performance(model, batches),
-            "evenness": probes.evenness(found["alpha"]),
-            "attention_gradient": probes.attention_gradient(model, batches[0]),
-        }
+        numbers[split]["evenness"] = probes.evenness(alpha)
+        numbers[split]["attention_gradient"] = probes.attention_gradient(model, batches[0])
         if training.bleu and split == "val":
             numbers[split]["bleu"] = bleu(model, corpus)
-    numbers["held-out"] = performance(model, probe_batches(corpus.held_out, corpus.pairs))
+    numbers["held-out"] = probes.performance(model, probe_batches(corpus.held_out, corpus.pairs))
     folder = training.folder / "probes"
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_tensors(folder / f"step-{step:06d}.safetensors", tensors)
         replace_sealed(folder / f"step-{step:06d}.json", numbers)
-
-
-def performance(model: Any, batches: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """Accuracy as a share, and perplexity, of examples or of target tokens."""
-    right = total = 0
-    loss = 0.0
-    with in_mode(model, training=False), torch.no_grad():
-        for batch in batches:
-            inputs = {name: value for name, value in batch.items() if name != "index"}
-            logits, labels = probes.predictions(model, inputs)
-            known = labels != probes.IGNORED
-            right += int(((logits.argmax(-1) == labels) & known).sum())
-            total += int(known.sum())
-            loss -= float(probes.gold_scores(logits, labels).sum())
-    return {"acc": right / total, "perplexity": math.exp(min(loss / total, 80.0))}
 
 
 def bleu(model: Any, corpus: Corpus, beams: int = 5, longest: int = 100) -> float:
