@@ -265,6 +265,17 @@ def test_bootstrap_is_clustered() -> None:
     assert high > 0.65
 
 
+def test_agreement_with_several_runs_is_their_mean() -> None:
+    chooser = Readings.of([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1]])
+    first, second = Readings.of([[1, 3, 2], [1, 2, 3]]), Readings.of([[3, 1, 2], [2, 1, 0]])
+    alone = [agree(chooser, one).value for one in (first, second)]
+    assert alone == [0.5, 0.5]
+    both = agree(chooser, [first, second])
+    assert (both.value, both.predictions) == (0.5, 2)
+    # Each prediction is matched by one of the two runs, so that no drawn sentence changes the mean.
+    assert (both.low, both.high) == (0.5, 0.5)
+
+
 def test_course() -> None:
     course = Course((0, 10, 20), (0.1, 0.6, 0.4), best=20)
     assert (course.maximum, course.maximum_step, course.last, course.at_best) == (0.6, 10, 0.4, 0.4)
