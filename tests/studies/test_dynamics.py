@@ -482,6 +482,39 @@ def test_probes_of_the_heads_of_checkpoints(fine_tuned: Path, tmp_path: Path, mo
     assert study.run(place) == found
 
 
+def test_checkpoints_of_several_runs(fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same run as another one agrees with the first as that does with itself."""
+    shutil.copytree(fine_tuned / "models", tmp_path / "again")
+    place = attrim.Bench(
+        str(fine_tuned / "models"), task="classification", data=str(fine_tuned), limit=6, batch_size=4,
+        select_layers=(0,), output=tmp_path / "runs", quiet=True,
+    )  # fmt: skip
+    study = DynamicsCheckpoints(probes=("alpha", "delta"), resamples=20, other_folders=(str(tmp_path / "again"),))
+    found = study.run(place)
+    for one in found.heads:
+        assert one.courses["others"] == one.courses["alpha"]
+        step = one.courses["alpha"].crossing(one.courses["delta"].maximum)
+        assert one.xi["delta"].step == step
+    assert "highest others" in [column.name for column in found.tables()[0].columns]
+    assert attrim.findings(found.folder) == found
+    shutil.rmtree(tmp_path / "again" / "step-000002")
+    words = ["dynamics", "checkpoints", str(fine_tuned / "models"), "--other-folders", str(tmp_path / "again")]
+    assert main([*words, "--task", "classification", "--data", str(fine_tuned)]) == 2
+    assert "keep the same steps of every run" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_finite(fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(fine_tuned / "models", tmp_path / "models")
+    path = tmp_path / "models" / "step-000002" / "model.safetensors"
+    tensors = load_file(path)
+    save_file({name: torch.full_like(one, torch.nan) for name, one in tensors.items()}, path, {"format": "pt"})
+    words = ["dynamics", "checkpoints", str(tmp_path / "models"), "--task", "classification", "--data"]
+    assert main([*words, str(fine_tuned), "--output", str(tmp_path / "runs"), "--limit", "4"]) == 2
+    assert "not finite" in capsys.readouterr().err
+
+
 def test_beta_of_a_head_with_the_others_off(fine_tuned: Path) -> None:
     """With one head left on one key, a position that attends to nothing else gets the same output everywhere."""
     model = attrim.load_model(fine_tuned / "models" / "step-000004", "sequence-classification")
