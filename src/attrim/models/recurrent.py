@@ -166,7 +166,7 @@ def hidden_states(network: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
         for direction in range(directions):
             order = backwards.expand_as(states) if direction else None
             read = states if order is None else states.gather(1, order)
-            own = weights[directions * layer + direction]
+            own: list[Tensor] = [*weights[directions * layer + direction]]
             output = torch.lstm(read, (first, first), own, network.bias, 1, 0.0, network.training, False, True)[0]
             found_states.append(output if order is None else output.gather(1, backwards.expand_as(output)))
         states = torch.cat(found_states, dim=-1)
@@ -414,7 +414,7 @@ class RecurrentSeq2Seq(_Recurrent, GenerationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels ``[B, T]`` moved to the right by one, after the start token."""
         padding = self.config.pad_token_id or 0
-        shifted = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) == -100, padding)
+        shifted = labels.masked_fill(labels == -100, padding).roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted
 

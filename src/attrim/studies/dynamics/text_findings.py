@@ -62,15 +62,15 @@ class TextFindings(Findings):
         return Table("xi", "How long each stays ahead (xi)", columns=columns, rows=rows, caption=caption)
 
     def _interventions(self) -> Table:
-        columns = [*_LABELS, Column("attention"), Column("beta from", "count"), Column("alpha from", "count")]
+        columns = [Column("data"), Column("attention"), Column("beta from", "count"), Column("alpha from", "count")]
         columns += [Column(name, "number", 3) for name in ("highest alpha", "last alpha", "last performance")]
         rows: list[list[Any]] = []
-        for one in self.summaries:
+        for one in self.main:
             ordinary = Intervened(one.alpha_course, one.courses["normal"], one.performance_course, one.beta_first)
             for label, runs in {"ordinary": ordinary, **one.interventions}.items():
                 steps = [runs.first["beta"], runs.first["alpha"]]
                 numbers = [runs.alpha.maximum, runs.alpha.last, runs.performance.last]
-                rows.append([*_labels(one), label, *steps, *numbers])
+                rows.append([one.dataset, label, *steps, *numbers])
         caption = (
             "Runs with the same seeds, compared with the final attention of the gold run, which nothing was done to. "
             "From: the first checkpoint at which beta, or alpha, agrees with it half as well as ordinary runs ever do."
@@ -115,10 +115,11 @@ class TextFindings(Findings):
     def charts(self) -> list[Chart]:
         """Alpha to alpha over steps with the proxies as lines; beta before alpha; courses of the uniform run."""
         found: list[Chart] = []
+        gold = "agreement with the gold alpha"
         for one in self.main:
             ends = [float(one.alpha_course.steps[0]), float(one.alpha_course.steps[-1])]
             highest = {key: course.maximum for key, course in one.courses.items() if key != "normal"}
-            levels = [Series(f"{key} {value:.3f}", ends, [value, value]) for key, value in highest.items()]
+            levels = [Series(f"{_LINES[key]} {value:.3f}", ends, [value, value]) for key, value in highest.items()]
             crowd = [
                 Series(f"run {place}", course.steps, course.values, look="muted")
                 for place, course in enumerate(one.alpha_courses)
@@ -128,7 +129,7 @@ class TextFindings(Findings):
                 Curve(
                     file_name("alpha-to-alpha", one.dataset), one.dataset,
                     series=[*crowd, _series("alpha of ordinary runs", one.alpha_course), *levels],
-                    x=Axis("step", "whole"), y=_share(),
+                    x=Axis("step", "whole"), y=_share(gold),
                     references=[Reference(one.baseline, f"chance {one.baseline:.3f}")],
                 )
             )  # fmt: skip
@@ -138,24 +139,33 @@ class TextFindings(Findings):
                 if step is not None
             ]
             series = [_series("beta", one.courses["normal"]), _series("alpha", one.alpha_course)]
-            performance = one.performance_course
-            scale = max(max(performance.values), 1.0)
-            series.append(Series("performance", performance.steps, [value / scale for value in performance.values]))
+            scale = 100.0 if self.study.pairs else 1.0  # accuracy of translations is in per cent
+            performance = [value / scale for value in one.performance_course.values]
+            series.append(Series("accuracy", one.performance_course.steps, performance))
             found.append(
                 TrainingSteps(
-                    file_name("beta-before-alpha", one.dataset), one.dataset, series=series, y=_share(), events=events
+                    file_name("beta-before-alpha", one.dataset),
+                    one.dataset,
+                    series=series,
+                    y=_share("agreement with the gold alpha; accuracy"),
+                    events=events,
                 )
             )
-            ranked = [_series(key, course) for key, course in one.courses.items() if key != "normal"]
+            ranked = [_series(_LINES[key], course) for key, course in one.courses.items() if key != "normal"]
             found.append(
-                TrainingSteps(file_name("ranked-by-uniform", one.dataset), one.dataset, series=ranked, y=_share())
+                TrainingSteps(
+                    file_name("ranked-by-uniform", one.dataset),
+                    one.dataset,
+                    series=ranked,
+                    y=_share("agreement with beta of the uniform run"),
+                )
             )
             if one.interventions:
                 changed = [_series(label, runs.alpha) for label, runs in one.interventions.items()]
                 found.append(
                     TrainingSteps(
                         file_name("interventions", one.dataset), one.dataset,
-                        series=[_series("ordinary", one.alpha_course), *changed], y=_share(),
+                        series=[_series("ordinary", one.alpha_course), *changed], y=_share(gold),
                     )
                 )  # fmt: skip
         return found
@@ -212,6 +222,14 @@ class TextFindings(Findings):
         }  # fmt: skip
 
 
+_LINES = {
+    "unif": "beta, uniform attention",
+    "px": "embedding proxy",
+    "logistic": "logistic proxy",
+    "counts": "count proxy",
+    "grad": "delta",
+}
+"""What the legends of figures call the keys of ``COMPARED``."""
 _LABELS = [Column("data"), Column("metric"), Column("split"), Column("chosen on")]
 
 
@@ -237,5 +255,5 @@ def _series(name: str, course: Course) -> Series:
     return Series(name, course.steps, course.values)
 
 
-def _share() -> Axis:
-    return Axis("agreement", low=-0.03, high=1.03)
+def _share(label: str) -> Axis:
+    return Axis(label, low=-0.03, high=1.03)

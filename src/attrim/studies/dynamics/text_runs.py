@@ -141,6 +141,6 @@ def proxy_readings(path: Path, corpus: Corpus, training: ProbedTraining, split: 
     tensors = load_proxies(path)
     examples = [tuple(one) for one in probed_examples(training, corpus, split)]
     if not corpus.pairs:
-        return {name: proxies.word_readings(words.numpy(), examples) for name, words in tensors.items()}
+        return {name: proxies.word_readings(tensors[name].numpy(), examples) for name in ("px", "logistic", "counts")}
     counts = proxies.PairCounts([tuple(one) for one in corpus.training], corpus.vocab_size)
     return {"px": proxies.pair_readings(proxies.Bag.of(tensors), examples), "counts": counts.readings(examples)}
