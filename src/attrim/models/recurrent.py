@@ -326,7 +326,8 @@ class RecurrentEncoder(nn.Module):
 
     def _first(self, last: Tensor) -> Tensor:
         """Final states ``[layers x directions, B, D]`` to ``[B, layers, D]``: the mean of the two directions."""
-        return last.unflatten(0, (self.config.layers, -1)).mean(1).transpose(0, 1)
+        states = last.unflatten(0, (self.config.layers, -1)).mean(1) if self.config.bidirectional else last
+        return states.transpose(0, 1)
 
 
 class RecurrentSeq2Seq(_Recurrent, GenerationMixin):

@@ -231,7 +231,7 @@ class Loop:
         device = next(self.model.parameters()).device
         number_type = HALF.get(self.recipe.dtype)
         autocast = torch.autocast(device.type, number_type, enabled=number_type is not None)
-        weights = [weight(inputs) for inputs in batches]
+        weights = [weight(inputs) for inputs in batches] if len(batches) > 1 else [1]
         processes = self._accelerator.num_processes
         mine = range(self._accelerator.process_index, len(batches), processes)
         total = torch.zeros((), device=device)
@@ -243,7 +243,7 @@ class Loop:
                 with autocast:
                     loss = self.loss(model, inputs)
                 # Processes average their gradients, so each counts that many times more.
-                self._accelerator.backward(self._scaler.scale(loss.float() * share * processes))
+                self._accelerator.backward(self._scaler.scale(loss.float() * (share * processes)))
             total += loss.detach().float() * share
         return float(total if processes == 1 else self._accelerator.reduce(total, "sum"))
 

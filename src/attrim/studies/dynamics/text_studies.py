@@ -334,8 +334,8 @@ class DynamicsTranslate(TextStudy):
         "test_set_size": 1000,
     }  # fmt: skip
     smaller: ClassVar[dict[str, Any]] = {
-        "steps": 300, "save_every": 50, "custom_saves": (0, 10, 20), "hidden_dim": 32, "epochs": 5, "dropout": 0.0,
-        "layers": 1, "vocabulary": 1000, "test_set_size": 100, "lr": 5e-3,
+        "steps": 500, "save_every": 50, "custom_saves": (0, 10, 20), "hidden_dim": 64, "batch_size": 32, "epochs": 5,
+        "dropout": 0.0, "layers": 1, "vocabulary": 1000, "test_set_size": 100, "lr": 5e-3,
     }  # fmt: skip
 
     datasets: tuple[str, ...] = ("lexicon",)
