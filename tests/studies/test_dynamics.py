@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -451,6 +457,76 @@ def test_copying_needs_symbols_that_tell_what_goes_with_what(tmp_path: Path) -> 
     assert counts["24-of-24"] <= 1
     assert counts["24-of-36"] >= 3
     assert counts["24-of-24-repeated"] >= 3
+
+
+def _wait(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_killed_study() -> None:
+    """Otherwise they would train on beside the command that goes on, in the same folders."""
+    code = (
+        "from attrim.studies.dynamics.pool import spread\n"
+        "from tests.studies.test_dynamics import _wait\n"
+        "if __name__ == '__main__':\n"
+        "    for _, pid in spread(_wait, [0.0, 0.01, 300.0, 300.1], 2): print(pid, flush=True)\n"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as study:
+        assert study.stdout is not None
+        workers = {int(study.stdout.readline()) for _ in range(2)}
+        study.kill()
+    waited = 0.0
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and waited < 60:
+        time.sleep(0.5)
+        waited += 0.5
+    assert waited < 60
+
+
+def test_every_flag_of_the_released_code_is_mapped() -> None:
+    """The page names every option of the released programs, and every flag that it says is ours is there."""
+    page = (Path(__file__).parents[2] / "docs" / "dynamics.md").read_text()
+    table = page[page.index("## The released code and these commands") :]
+    released = [
+        "--seed",
+        "--dataset",
+        "--datasets",
+        "--steps",
+        "--uniform",
+        "--config",
+        "--test_set_size",
+        "--save_every",
+        "--custom_saves",
+        "--bsize",
+        "--epochs",
+        "--embed_dim",
+        "--lr",
+        "--out_file",
+        "--include_kendall_tau",
+        "--include_train_results",
+        "--eval_bleu",
+        "--grad_bsize",
+        "--include_train_subset",
+        "--include_bleu_results",
+        "--num_vocab",
+        "--seq_length",
+        "--bi",
+        "--exp_name",
+        "--steps_s1",
+        "--hidden_dim",
+        "--no_rep",
+        "--invasive_uniform",
+        "--early_stop",
+        "--no_context",
+    ]
+    assert [flag for flag in released if not re.search(rf"{flag}(?![\w-])", table)] == []
+    kinds = (DynamicsClassify, DynamicsTranslate, DynamicsCopy, DynamicsMultihead, TextBench)
+    ours = {field.name for kind in kinds for field in dataclasses.fields(kind)} | {"json", "config"}
+    right = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    named = {flag.replace("-", "_") for cell in right for flag in re.findall(r"--([a-z][a-z-]+)", cell)}
+    assert named <= ours
 
 
 @pytest.fixture(scope="module")
