@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +19,22 @@ import torch
 import attrim
 from attrim.cli import main
 from attrim.errors import DataError, ParameterError
-from attrim.studies.dynamics import checkpoint_runs, copying, copying_runs, corpora, probes, trainings
+from attrim.runs.files import replace_tensors
+from attrim.studies.dynamics import (
+    checkpoint_runs,
+    copying,
+    copying_runs,
+    corpora,
+    probes,
+    proxies,
+    text_runs,
+    trainings,
+)  # fmt: skip
 from attrim.studies.dynamics.checkpoint_study import DynamicsCheckpoints, find_checkpoints
 from attrim.studies.dynamics.copying import Evaluated, Training
 from attrim.studies.dynamics.copying_runs import Screened
 from attrim.studies.dynamics.generated import Copying
+from attrim.studies.dynamics.interventions import PairReference, ProxyLoss, SteeredLoss, WordReference
 from attrim.studies.dynamics.study import DynamicsCopy, DynamicsMultihead, GeneratedBench
 from attrim.studies.dynamics.text_studies import DynamicsClassify, DynamicsTranslate, TextBench
 
@@ -86,7 +103,7 @@ def test_even_attention_for_the_first_steps_only() -> None:
         training = Training(Copying(6, 5), 0, steps=steps, hidden_dim=8, evaluate_every=2, uniform_steps=2)
         model = copying.build(training)
         before = model.cross_attention.parts()[0].query.weight.detach().clone()
-        loss = copying._Loss(model, training)
+        loss = SteeredLoss(model, training.uniform_steps)
         copying._loop(model, training.data, training, steps, 0, loss).run()
         moved.append(not torch.equal(before, model.cross_attention.parts()[0].query.weight))
     assert moved == [False, True]
@@ -199,17 +216,8 @@ def write_texts(folder: Path, count: int = 60) -> None:
 
 
 def test_classification_from_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_texts(tmp_path)
-    study = DynamicsClassify(
-        quick=True, steps=6, save_every=3, custom_saves=(1,), hidden_dim=6, intermediate_dim=6, word_dim=6,
-        batch_size=8,
-        other_seeds=(13, 14), epochs=2, embed_dim=8, include_kendall_tau=True, include_train_results=True, resamples=20,
-        keep_models=True,
-    )  # fmt: skip
-    place = TextBench(
-        output=tmp_path / "runs", workers=1, quiet=True, train_file=tmp_path / "train.jsonl",
-        validation_file=tmp_path / "validation.jsonl",
-    )  # fmt: skip
+    options = {"include_kendall_tau": True, "include_train_results": True, "keep_models": True}
+    study, place = tiny_classification(tmp_path, custom_saves=(1,), **options)
     found = study.run(place)
     # Two metrics, two splits, and two ways of choosing checkpoints.
     assert len(found.summaries) == 8
@@ -221,6 +229,10 @@ def test_classification_from_own_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert {f"{kind}_{key}" for kind in ("agr", "xi") for key in keys} <= set(released)
     assert {"best_perf", "baseline", "alpha_corrs", "alpha_perfs", "iterations"} <= set(released)
     assert released["performance"] == "test_acc"
+    assert set(released["details"]) == {*keys, "alpha"}
+    assert all(one["interval"][0] <= one["maximum"] + 1e-9 for one in released["details"].values())
+    assert one.agreements["normal"].value == pytest.approx(one.courses["normal"].maximum)
+    assert one.agreements["alpha"].value == pytest.approx(one.alpha_course.maximum)
     assert attrim.findings(found.folder) == found
     assert [table.name for table in found.tables()] == ["agreements", "xi", "intervals", "courses"]
     assert len(found.charts()) == 3
@@ -229,6 +241,97 @@ def test_classification_from_own_files(tmp_path: Path, monkeypatch: pytest.Monke
     # Nothing is trained again.
     monkeypatch.setattr(trainings, "build", lambda *_: pytest.fail("trained again"))
     assert study.run(place).summaries == found.summaries
+
+
+def tiny_classification(tmp_path: Path, **changes: object) -> tuple[DynamicsClassify, TextBench]:
+    write_texts(tmp_path)
+    options = {
+        "quick": True, "steps": 6, "save_every": 3, "custom_saves": (), "hidden_dim": 6, "intermediate_dim": 6,
+        "word_dim": 6, "batch_size": 8, "other_seeds": (13, 14), "epochs": 2, "embed_dim": 8, "resamples": 20,
+    }  # fmt: skip
+    place = TextBench(
+        output=tmp_path / "runs", workers=1, quiet=True, train_file=tmp_path / "train.jsonl",
+        validation_file=tmp_path / "validation.jsonl",
+    )  # fmt: skip
+    return DynamicsClassify(**{**options, **changes}), place  # type: ignore[arg-type]
+
+
+def test_interventions_on_classifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = tiny_classification(tmp_path)[0].run(tiny_classification(tmp_path)[1])
+    names = ("uniform-first", "taught", "supervised")
+    study, place = tiny_classification(tmp_path, interventions=names, uniform_steps=3, taught_steps=5)
+    # Proxies and ordinary runs are those that the run has; only the interventions are trained.
+    monkeypatch.setattr(text_runs.proxies, "fit_classifier", lambda *_, **__: pytest.fail("fitted again"))
+    trained: list[str] = []
+    real = trainings.build
+    monkeypatch.setattr(trainings, "build", lambda one, corpus: trained.append(one.name) or real(one, corpus))
+    found = study.run(place)
+    labels = ["uniform-first-3", "taught-5", "supervised-0.5"]
+    assert trained == [f"{label}_{letter}" for label in labels for letter in "BC"]
+    assert found.folder == plain.folder
+    one = found.summaries[0]
+    assert one.alpha_course == plain.summaries[0].alpha_course
+    assert list(one.interventions) == labels
+    # Before the first step, only what was taught differs from ordinary runs.
+    assert one.interventions["uniform-first-3"].alpha.values[0] == one.alpha_course.values[0]
+    assert one.interventions["supervised-0.5"].beta.values[0] == one.courses["normal"].values[0]
+    table = next(table for table in found.tables() if table.name == "interventions")
+    assert [row[1] for row in table.rows] == ["ordinary", *labels]
+    assert "interventions-train.jsonl" in [chart.name for chart in found.charts()]
+    assert set(found.data()["results"][0]["interventions"]) == set(labels)
+    assert attrim.findings(found.folder) == found
+
+
+def test_teaching_brings_beta_to_the_proxy_and_leaves_attention(tmp_path: Path) -> None:
+    corpus = corpora.keywords(200, 20)
+    words = torch.linspace(-2, 2, corpus.vocab_size, dtype=torch.float64)
+    replace_tensors(tmp_path / "proxies.safetensors", {"px": words})
+    training = trainings.ProbedTraining(
+        "taught", tmp_path, tmp_path / "corpus.json", seed=1, steps=6, saves=(), batch_size=16, learning_rate=1e-2,
+        sizes={"hidden_dim": 12, "intermediate_dim": 4, "embed_dim": 12}, taught_steps=60,
+        proxy=tmp_path / "proxies.safetensors",
+    )  # fmt: skip
+    model = trainings.build(training, corpus)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    loss = ProxyLoss(words)
+    batch = trainings.make_batch(corpus.validation, False)
+    first = float(loss(model, batch).detach())
+    trainings.teach(model, training, corpus)
+    assert float(loss(model, batch).detach()) < 0.5 * first
+    kept = {name for name, value in model.named_parameters() if torch.equal(value, before[name])}
+    assert kept == probes.attention_parameters(model)
+
+
+def test_references_of_supervision() -> None:
+    """A classifier is pulled to the real word that argues most for the label, a translator to the likeliest word."""
+    ids = torch.tensor([[1, 3, 2], [1, 2, 0]])
+    inputs = {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([1, 0])}
+    words = torch.tensor([-9.0, 0.5, -1, 2])
+    assert WordReference(words)(inputs).argmax(-1).tolist() == [[1], [1]]
+    bag = proxies.Bag(4, 4, 5)
+    pairs = {**inputs, "labels": torch.tensor([[3, 1], [2, -100]])}
+    examples = [([1, 3, 2], [0, 3, 1]), ([1, 2], [0, 2])]
+    wanted = proxies.pair_readings(bag, examples).choices()
+    found = PairReference(bag)(pairs)
+    assert found.argmax(-1)[pairs["labels"] >= 0].tolist() == wanted.tolist()
+    assert found.sum(-1).tolist() == [[1, 1], [1, 1]]
+
+
+def test_even_first_steps_are_not_repeated_after_a_kill() -> None:
+    model = copying.build(Training(Copying(6, 5), 0, hidden_dim=8))
+    loss = SteeredLoss(model, uniform_steps=3)
+    loss.done = 3
+    again = SteeredLoss(model, uniform_steps=3)
+    again.load(loss.state())
+    batch = Copying(6, 5).batch(2, np.random.default_rng(0))
+    again(model, batch).backward()
+    assert model.cross_attention.parts()[0].query.weight.grad.any()
+
+
+def test_a_run_with_bleu_is_another_one(tmp_path: Path) -> None:
+    """Probes that were read without BLEU have none to show later."""
+    assert "eval_bleu" not in DynamicsTranslate().identity()
+    assert DynamicsTranslate(eval_bleu=True).identity()["eval_bleu"]
 
 
 def test_a_killed_training_goes_on_with_the_same_probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,6 +459,76 @@ def test_copying_needs_symbols_that_tell_what_goes_with_what(tmp_path: Path) -> 
     assert counts["24-of-24-repeated"] >= 3
 
 
+def _wait(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_killed_study() -> None:
+    """Otherwise they would train on beside the command that goes on, in the same folders."""
+    code = (
+        "from attrim.studies.dynamics.pool import spread\n"
+        "from tests.studies.test_dynamics import _wait\n"
+        "if __name__ == '__main__':\n"
+        "    for _, pid in spread(_wait, [0.0, 0.01, 300.0, 300.1], 2): print(pid, flush=True)\n"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as study:
+        assert study.stdout is not None
+        workers = {int(study.stdout.readline()) for _ in range(2)}
+        study.kill()
+    waited = 0.0
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and waited < 60:
+        time.sleep(0.5)
+        waited += 0.5
+    assert waited < 60
+
+
+def test_every_flag_of_the_released_code_is_mapped() -> None:
+    """The page names every option of the released programs, and every flag that it says is ours is there."""
+    page = (Path(__file__).parents[2] / "docs" / "dynamics.md").read_text()
+    table = page[page.index("## The released code and these commands") :]
+    released = [
+        "--seed",
+        "--dataset",
+        "--datasets",
+        "--steps",
+        "--uniform",
+        "--config",
+        "--test_set_size",
+        "--save_every",
+        "--custom_saves",
+        "--bsize",
+        "--epochs",
+        "--embed_dim",
+        "--lr",
+        "--out_file",
+        "--include_kendall_tau",
+        "--include_train_results",
+        "--eval_bleu",
+        "--grad_bsize",
+        "--include_train_subset",
+        "--include_bleu_results",
+        "--num_vocab",
+        "--seq_length",
+        "--bi",
+        "--exp_name",
+        "--steps_s1",
+        "--hidden_dim",
+        "--no_rep",
+        "--invasive_uniform",
+        "--early_stop",
+        "--no_context",
+    ]
+    assert [flag for flag in released if not re.search(rf"{flag}(?![\w-])", table)] == []
+    kinds = (DynamicsClassify, DynamicsTranslate, DynamicsCopy, DynamicsMultihead, TextBench)
+    ours = {field.name for kind in kinds for field in dataclasses.fields(kind)} | {"json", "config"}
+    right = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    named = {flag.replace("-", "_") for cell in right for flag in re.findall(r"--([a-z][a-z-]+)", cell)}
+    assert named <= ours
+
+
 @pytest.fixture(scope="module")
 def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with checkpoints of a tiny model, and the data that it was trained on."""
@@ -383,6 +556,39 @@ def test_probes_of_the_heads_of_checkpoints(fine_tuned: Path, tmp_path: Path, mo
     assert [chart.name for chart in found.charts()] == ["probes-over-steps", "beta-of-heads", "delta-of-heads"]
     monkeypatch.setattr(checkpoint_runs.probes, "betas", lambda *_: pytest.fail("read again"))
     assert study.run(place) == found
+
+
+def test_checkpoints_of_several_runs(fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same run as another one agrees with the first as that does with itself."""
+    shutil.copytree(fine_tuned / "models", tmp_path / "again")
+    place = attrim.Bench(
+        str(fine_tuned / "models"), task="classification", data=str(fine_tuned), limit=6, batch_size=4,
+        select_layers=(0,), output=tmp_path / "runs", quiet=True,
+    )  # fmt: skip
+    study = DynamicsCheckpoints(probes=("alpha", "delta"), resamples=20, other_folders=(str(tmp_path / "again"),))
+    found = study.run(place)
+    for one in found.heads:
+        assert one.courses["others"] == one.courses["alpha"]
+        step = one.courses["alpha"].crossing(one.courses["delta"].maximum)
+        assert one.xi["delta"].step == step
+    assert "highest others" in [column.name for column in found.tables()[0].columns]
+    assert attrim.findings(found.folder) == found
+    shutil.rmtree(tmp_path / "again" / "step-000002")
+    words = ["dynamics", "checkpoints", str(fine_tuned / "models"), "--other-folders", str(tmp_path / "again")]
+    assert main([*words, "--task", "classification", "--data", str(fine_tuned)]) == 2
+    assert "keep the same steps of every run" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_finite(fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(fine_tuned / "models", tmp_path / "models")
+    path = tmp_path / "models" / "step-000002" / "model.safetensors"
+    tensors = load_file(path)
+    save_file({name: torch.full_like(one, torch.nan) for name, one in tensors.items()}, path, {"format": "pt"})
+    words = ["dynamics", "checkpoints", str(tmp_path / "models"), "--task", "classification", "--data"]
+    assert main([*words, str(fine_tuned), "--output", str(tmp_path / "runs"), "--limit", "4"]) == 2
+    assert "not finite" in capsys.readouterr().err
 
 
 def test_beta_of_a_head_with_the_others_off(fine_tuned: Path) -> None:

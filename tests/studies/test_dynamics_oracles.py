@@ -157,6 +157,9 @@ def test_t6_uniform_attention_with_padding() -> None:
     assert all(one.grad is None or not one.grad.any() for one in pooling.parameters())
 
 
+EVERY_TOKEN = {"input_ids": torch.zeros(3, 2, dtype=torch.long), "labels": torch.arange(3)[:, None]}
+
+
 def tiny_translator(mix: str) -> RecurrentSeq2Seq:
     """The translator of T8, whose states are put in by hand."""
     config = RecurrentSeq2SeqConfig(vocab_size=3, hidden_dim=2, layers=1, bidirectional=False, mix=mix)
@@ -176,10 +179,8 @@ def tiny_translator(mix: str) -> RecurrentSeq2Seq:
     model.decoder_states = lambda *_: states.expand(3, 1, 2)  # type: ignore[method-assign]
     encoded = type("Encoded", (), {"last_hidden_state": keys.expand(3, 2, 2)})()
     model.encoder.forward = lambda *_, **__: encoded  # type: ignore[method-assign]
+    attrim.sites(model, {"input_ids": EVERY_TOKEN["input_ids"], "decoder_input_ids": EVERY_TOKEN["labels"]})
     return model
-
-
-EVERY_TOKEN = {"input_ids": torch.zeros(3, 2, dtype=torch.long), "labels": torch.arange(3)[:, None]}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,6 @@ def test_t8_beta_of_the_translator(mix: str, expected: list[list[float]]) -> Non
 
 def test_t8_attention_and_answers_of_the_translator() -> None:
     model = tiny_translator("relu")
-    attrim.sites(model, {"input_ids": EVERY_TOKEN["input_ids"], "decoder_input_ids": EVERY_TOKEN["labels"]})
     assert probes.alpha(model, [EVERY_TOKEN]).rows()[0] == pytest.approx([0.119203, 0.880797], abs=1e-6)
 
     def answers() -> Tensor:
@@ -263,6 +263,17 @@ def test_bootstrap_is_clustered() -> None:
     assert high - low == pytest.approx(alone[1] - alone[0], abs=0.06)
     assert low < 0.35
     assert high > 0.65
+
+
+def test_agreement_with_several_runs_is_their_mean() -> None:
+    chooser = Readings.of([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1]])
+    first, second = Readings.of([[1, 3, 2], [1, 2, 3]]), Readings.of([[3, 1, 2], [2, 1, 0]])
+    alone = [agree(chooser, one).value for one in (first, second)]
+    assert alone == [0.5, 0.5]
+    both = agree(chooser, [first, second])
+    assert (both.value, both.predictions) == (0.5, 2)
+    # Each prediction is matched by one of the two runs, so that no drawn sentence changes the mean.
+    assert (both.low, both.high) == (0.5, 0.5)
 
 
 def test_course() -> None:

@@ -280,11 +280,13 @@ class CrossAttention(nn.Module):
         """Decoder states ``[B, T, D]`` and encoder states ``[B, S, K]`` to the mean context ``[B, T, D]``."""
         found = [head.query(states) for head in self.parts()]
         queries = found[0][:, None] if len(found) == 1 else torch.stack(found, dim=1)
-        scores = queries @ keys[:, None].transpose(2, 3)
+        # All heads in one product for each text: with a dimension for heads, torch would copy the keys for each.
+        scores = (queries.flatten(1, 2) @ keys.transpose(1, 2)).unflatten(1, queries.shape[1:3])
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None], FORBIDDEN)
         attended = scores.softmax(-1) @ keys[:, None]
-        outputs = [head.output(attended[:, place]) for place, head in enumerate(self.parts())]
+        # Unbound, not indexed: the backward pass of an index fills a tensor of all heads with zeros for each of them.
+        outputs = [head.output(one) for head, one in zip(self.parts(), attended.unbind(1), strict=True)]
         return outputs[0] if len(outputs) == 1 else torch.stack(outputs).mean(0)
 
 
@@ -324,7 +326,8 @@ class RecurrentEncoder(nn.Module):
 
     def _first(self, last: Tensor) -> Tensor:
         """Final states ``[layers x directions, B, D]`` to ``[B, layers, D]``: the mean of the two directions."""
-        return last.unflatten(0, (self.config.layers, -1)).mean(1).transpose(0, 1)
+        states = last.unflatten(0, (self.config.layers, -1)).mean(1) if self.config.bidirectional else last
+        return states.transpose(0, 1)
 
 
 class RecurrentSeq2Seq(_Recurrent, GenerationMixin):
@@ -412,7 +415,7 @@ class RecurrentSeq2Seq(_Recurrent, GenerationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels ``[B, T]`` moved to the right by one, after the start token."""
         padding = self.config.pad_token_id or 0
-        shifted = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) == -100, padding)
+        shifted = labels.masked_fill(labels == -100, padding).roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted
 

@@ -140,6 +140,7 @@ class Loop:
             model, prepared = self._accelerator.prepare(self.model, self._adam())
             # The wrapper does nothing here but look for a package twice a step, a tenth of the time of a small one.
             self._optimizer: torch.optim.Optimizer = prepared.optimizer
+            self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             self._resume()
             for callback in self.callbacks if self.done == 0 else ():
                 callback.before_first_step(self)
@@ -152,6 +153,7 @@ class Loop:
                     callback.after_step(self._last, self)
                 if number % self.recipe.checkpoint_every == 0 or self._last.last or self.pinned != before:
                     self._save()
+            self._optimizer.zero_grad()
 
     @property
     def steps_left(self) -> int:
@@ -191,11 +193,12 @@ class Loop:
         rate = self.recipe.rate(number - 1, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate * group["factor"]
+        # Not after a step: memory that is given back before the forward pass has to be asked for again.
+        self._optimizer.zero_grad()
         loss = self._accumulate(model, number, batches)
         if self._scaler.is_enabled():
             self._scaler.unscale_(self._optimizer)
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        norm = float(self._limited_norm(trained))
+        norm = float(self._limited_norm(self._trained))
         finite = math.isfinite(loss) and math.isfinite(norm)
         if not finite and not self._rescaled():
             raise DataError(
@@ -205,7 +208,6 @@ class Loop:
         if finite:
             self._optimizer.step()
             self._scaler.update()
-        self._optimizer.zero_grad()
         self.skipped += not finite
         return Step(number, number == self.steps, loss, rate, norm, time.perf_counter() - started, skipped=not finite)
 
@@ -229,7 +231,7 @@ class Loop:
         device = next(self.model.parameters()).device
         number_type = HALF.get(self.recipe.dtype)
         autocast = torch.autocast(device.type, number_type, enabled=number_type is not None)
-        weights = [weight(inputs) for inputs in batches]
+        weights = [weight(inputs) for inputs in batches] if len(batches) > 1 else [1]
         processes = self._accelerator.num_processes
         mine = range(self._accelerator.process_index, len(batches), processes)
         total = torch.zeros((), device=device)
@@ -241,9 +243,9 @@ class Loop:
                 with autocast:
                     loss = self.loss(model, inputs)
                 # Processes average their gradients, so each counts that many times more.
-                self._accelerator.backward(self._scaler.scale(loss.float() * share * processes))
+                self._accelerator.backward(self._scaler.scale(loss.float() * (share * processes)))
             total += loss.detach().float() * share
-        return float(self._accelerator.reduce(total, "sum"))
+        return float(total if processes == 1 else self._accelerator.reduce(total, "sum"))
 
     def _resume(self) -> None:
         step = None if self._checkpoints is None else self._checkpoints.latest()
@@ -316,7 +318,7 @@ def frozen(model: nn.Module, patterns: Sequence[str]) -> Iterator[None]:
 
 
 def groups(model: nn.Module, weight_decay: float, factors: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser: matrices decay, vectors (biases and norms) do not.
+    """Parameter groups for an optimiser: matrices decay, vectors (biases and norms) do not; without decay they are one.
 
     Parameters
     ----------
@@ -329,7 +331,7 @@ def groups(model: nn.Module, weight_decay: float, factors: Mapping[str, float] |
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             factor = next((factor for pattern, factor in factors.items() if matches(name, pattern)), 1.0)
-            found.setdefault((factor, parameter.ndim > 1), []).append(parameter)
+            found.setdefault((factor, parameter.ndim > 1 and weight_decay != 0), []).append(parameter)
     return [
         {"params": parameters, "weight_decay": weight_decay if matrices else 0.0, "factor": factor}
         for (factor, matrices), parameters in sorted(found.items(), key=lambda item: (item[0][0], not item[0][1]))

@@ -25,22 +25,35 @@ class CheckpointFindings(Findings):
 
     def tables(self) -> list[Table]:
         """One row for each head; and the accuracy of each checkpoint."""
-        kinds = self.study.probes
+        kinds = self._kinds
+        probes = [kind for kind in self.study.probes if kind != "alpha"]
         columns = [Column("role"), Column("layer", "count"), Column("head", "count"), Column("chance", "number", 3)]
         columns += [Column(f"{kind} from", "count") for kind in kinds]
-        columns += [Column(f"last {kind}", "number", 3) for kind in kinds if kind != "alpha"]
-        columns += [Column(f"{kind} interval") for kind in kinds if kind != "alpha"]
+        columns += [Column(f"last {kind}", "number", 3) for kind in probes]
+        columns += [Column(f"{kind} interval") for kind in probes]
+        if self._compared:
+            columns += [Column("highest others", "number", 3), *(Column(f"xi {kind}", "number", 3) for kind in probes)]
+            columns += [Column(f"xi {kind} at", "count") for kind in probes]
         rows: list[list[Any]] = []
         for one in self.heads:
-            last = [one.last[kind] for kind in kinds if kind != "alpha"]
-            rows.append(
-                [one.role, one.layer, one.head, one.chance, *(one.first[kind] for kind in kinds),
-                 *(item.value for item in last), *(f"{item.low:.3f} to {item.high:.3f}" for item in last)]
-            )  # fmt: skip
+            last = [one.last[kind] for kind in probes]
+            row = [
+                one.role, one.layer, one.head, one.chance, *(one.first[kind] for kind in kinds),
+                *(item.value for item in last), *(f"{item.low:.3f} to {item.high:.3f}" for item in last),
+            ]  # fmt: skip
+            if self._compared:
+                row += [one.courses["others"].maximum, *(one.xi[kind].performance for kind in probes)]
+                row += [one.xi[kind].step for kind in probes]
+            rows.append(row)
         caption = (
             "The last alpha chooses, the probes rank. From: the first checkpoint at which a probe agrees with the last "
             "alpha half as well as alpha ever does before the last checkpoint."
         )
+        if self._compared:
+            caption += (
+                " Others: alpha of the other runs ranks. Xi: their accuracy, and the step, when it agrees better than "
+                "the probe ever does; a dash when it never does."
+            )
         title = f"How each head's attention was foretold ({self.model} on {self.task})"
         many = len(self.heads) > 40
         return [
@@ -60,6 +73,16 @@ class CheckpointFindings(Findings):
             ),
         ]  # fmt: skip
 
+    @property
+    def _compared(self) -> bool:
+        """Whether there are other runs."""
+        return all("others" in one.courses for one in self.heads)
+
+    @property
+    def _kinds(self) -> list[str]:
+        """The probes, and alpha of other runs where there are some."""
+        return [*self.study.probes, *(["others"] if self._compared else [])]
+
     def _mean(self, kind: str) -> list[float]:
         return [float(value) for value in np.mean([one.courses[kind].values for one in self.heads], axis=0)]
 
@@ -69,7 +92,8 @@ class CheckpointFindings(Findings):
         crowd = [
             Series(f"{one.site} {one.head}", steps, one.courses["alpha"].values, look="muted") for one in self.heads
         ]
-        series = [Series(kind, steps, self._mean(kind)) for kind in self.study.probes]
+        names = {"others": "alpha of other runs"}
+        series = [Series(names.get(kind, kind), steps, self._mean(kind)) for kind in self._kinds]
         series.append(Series("accuracy", steps, self.accuracies.values))
         chance = float(np.mean([one.chance for one in self.heads]))
         found: list[Chart] = [
@@ -113,7 +137,8 @@ class CheckpointFindings(Findings):
             "accuracy": list(self.accuracies.values),
             "heads": [
                 {"site": one.site, "head": one.head, "chance": one.chance, "from": one.first,
-                 **{kind: list(course.values) for kind, course in one.courses.items()}}
+                 **{kind: list(course.values) for kind, course in one.courses.items()},
+                 "xi": {kind: [found.performance, found.step] for kind, found in one.xi.items()}}
                 for one in self.heads
             ],
         }  # fmt: skip

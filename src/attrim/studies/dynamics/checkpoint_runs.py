@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ...models.loading import check_fit, longest_input
 from ...runs.files import file_digest
 from ...runs.run import Run
 from . import probes
-from .readings import Course, ProbeAgreement, Readings, agree, chances
+from .readings import Course, Overtaken, ProbeAgreement, Readings, agree, chances, overtaken
 from .summary import MATCH, mean_agreement
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class HeadCourse:
     first : the first step at which each is half way between chance and the highest alpha before the last checkpoint.
     last : beta and delta of the last checkpoint as rankers, with intervals.
     chance : of the last alpha as ranker.
+    xi : where alpha of other runs agrees better than beta and delta ever do; nothing without other runs. Their mean
+        course is ``others`` of the courses.
     """
 
     site: str
@@ -50,6 +53,7 @@ class HeadCourse:
     first: dict[str, int | None]
     last: dict[str, ProbeAgreement]
     chance: float
+    xi: dict[str, Overtaken] = field(default_factory=dict)
 
 
 def labelled_batches(bench: Bench, model: Any) -> list[dict[str, Tensor]]:
@@ -74,28 +78,44 @@ def limited(batches: Sequence[Mapping[str, Tensor]], limit: int) -> list[dict[st
     return chosen
 
 
-def read_checkpoints(study: DynamicsCheckpoints, checkpoints: Mapping[int, Path], bench: Bench) -> dict[int, Probes]:
-    """The probes of every checkpoint by step; those that the run has are not read again."""
+def read_checkpoints(
+    checkpoints: Mapping[int, Path], bench: Bench, kinds: Sequence[str], study: DynamicsCheckpoints, folder: str = ""
+) -> dict[int, Probes]:
+    """The probes of every checkpoint by step; those that the run has are not read again.
+
+    Parameters
+    ----------
+    folder : that of another run than the first, whose probes are kept under a name of its own.
+    """
     run = bench.require_run()
+    prefix = f"{hashlib.sha256(str(Path(folder).resolve()).encode()).hexdigest()[:12]}/" if folder else ""
     found: dict[int, Probes] = {}
     for step in track(list(checkpoints), "reading the checkpoint of step {}".format, bench.progress):
-        found[step] = Probes(study, step, checkpoints[step], bench, run)
+        found[step] = Probes(study, kinds, f"{prefix}{{}}/{step:06d}", checkpoints[step], bench, run)
         found[step].read()
     return found
 
 
 class Probes:
-    """The probes of one checkpoint, kept in the run: a file of tensors for each kind."""
+    """The probes of one checkpoint, kept in the run: a file of tensors for each kind.
 
-    def __init__(self, study: DynamicsCheckpoints, step: int, folder: Path, bench: Bench, run: Run) -> None:
-        self.study, self.step, self.folder, self.bench, self.run = study, step, folder, bench, run
+    Parameters
+    ----------
+    kinds : what to read.
+    name : what each kind is kept under, with ``{}`` for the kind.
+    """
+
+    def __init__(
+        self, study: DynamicsCheckpoints, kinds: Sequence[str], name: str, folder: Path, bench: Bench, run: Run
+    ) -> None:
+        self.study, self.kinds, self.name, self.folder, self.bench, self.run = study, kinds, name, folder, bench, run
         self.tensors: dict[str, dict[str, Any]] = {}
 
     def read(self) -> None:
         """Read what the run does not have."""
         digest = file_digest(self.folder / "model.safetensors") if (self.folder / "model.safetensors").is_file() else ""
         missing = []
-        for kind in self.study.probes:
+        for kind in self.kinds:
             fields = self.run.fields(self._name(kind))
             if fields is None:
                 missing.append(kind)
@@ -115,7 +135,7 @@ class Probes:
         for kind in missing:
             readings = self._readings(kind, model, batches)
             self.tensors[kind] = _as_tensors(readings)
-            metrics = {"accuracy": probes.accuracy(model, batches)} if kind == "alpha" else {}
+            metrics = {"accuracy": probes.performance(model, batches)["acc"]} if kind == "alpha" else {}
             self.run.store(self._name(kind), metrics, fields={"digest": digest}, arrays=self.tensors[kind])
 
     def _readings(self, kind: str, model: Any, batches: list[dict[str, Tensor]]) -> dict[str, Readings]:
@@ -144,7 +164,7 @@ class Probes:
         return self.run.metrics()[self._name("alpha")]["accuracy"]
 
     def _name(self, kind: str) -> str:
-        return f"{kind}/{self.step:06d}"
+        return self.name.format(kind)
 
 
 def _key(site: Site, head: int) -> str:
@@ -172,26 +192,46 @@ def _first_part(readings: Readings, other: Readings) -> Readings:
     )
 
 
-def compare(study: DynamicsCheckpoints, read: Mapping[int, Probes]) -> dict[str, Any]:
-    """The courses of every head, and the accuracy over the checkpoints."""
+def compare(
+    study: DynamicsCheckpoints, read: Mapping[int, Probes], others: Sequence[Mapping[int, Probes]] = ()
+) -> dict[str, Any]:
+    """The courses of every head, and the accuracy over the checkpoints.
+
+    Parameters
+    ----------
+    others : the probes of further runs at the same steps.
+    """
     steps = tuple(read)
     final = read[steps[-1]]
+    performances = [_accuracies(other) for other in others]
     heads = []
     for key in final.heads():
         role, layer, name, head = key.split("|")
         alpha = final.get("alpha", key)
+
+        def course(chooser: Readings, rankers: Sequence[Readings]) -> Course:
+            return Course(steps, tuple(mean_agreement(chooser, one, MATCH) for one in rankers))
+
         courses: dict[str, Course] = {}
         last: dict[str, ProbeAgreement] = {}
         for kind in study.probes:
             rankers = [read[step].get(kind, key) for step in steps]
             chooser = _first_part(alpha, rankers[-1])
-            courses[kind] = Course(steps, tuple(mean_agreement(chooser, one, MATCH) for one in rankers))
+            courses[kind] = course(chooser, rankers)
             if kind != "alpha":
                 last[kind] = agree(chooser, rankers[-1], resamples=study.resamples)
+        xi: dict[str, Overtaken] = {}
+        if others:
+            found = [course(alpha, [one.get("alpha", key) for one in other.values()]) for other in others]
+            xi = {kind: overtaken(found, performances, courses[kind].maximum) for kind in last}
+            courses["others"] = Course.mean(found)
         chance = float(chances(alpha).mean())
         # The last alpha agrees with itself, so that the bar comes from the checkpoints before it.
         bar = (chance + max(courses["alpha"].values[:-1])) / 2
-        first = {kind: course.crossing(bar) for kind, course in courses.items()}
-        heads.append(HeadCourse(name, role, int(layer), int(head), courses, first, last, chance))
-    accuracies = Course(steps, tuple(one.accuracy() for one in read.values()))
-    return {"heads": heads, "accuracies": accuracies}
+        first = {kind: one.crossing(bar) for kind, one in courses.items()}
+        heads.append(HeadCourse(name, role, int(layer), int(head), courses, first, last, chance, xi))
+    return {"heads": heads, "accuracies": _accuracies(read)}
+
+
+def _accuracies(read: Mapping[int, Probes]) -> Course:
+    return Course(tuple(read), tuple(one.accuracy() for one in read.values()))

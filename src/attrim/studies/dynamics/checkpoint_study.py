@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...errors import DataError, ParameterError
+from ...errors import DataError, ParameterError, shorten
 from ..base import Study, register
 from ..bench import Bench
 
@@ -34,6 +34,10 @@ def find_checkpoints(folder: str | Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def _listed(found: dict[int, Path]) -> str:
+    return shorten(", ".join(map(str, found)), str)
+
+
 @register("dynamics-checkpoints")
 @dataclass(frozen=True)
 class DynamicsCheckpoints(Study):
@@ -48,6 +52,9 @@ class DynamicsCheckpoints(Study):
     """Read beta on so many of the examples, from the first."""
     other_heads: Literal["as-they-are", "ablated"] = "as-they-are"
     """What the other heads of a site do while one attends to a single key."""
+    other_folders: tuple[str, ...] = ()
+    """Folders with the same checkpoints of further runs, such as other seeds: how far their attention agrees with the
+    last one of MODEL, and when that is further than beta and delta agree with it (xi)."""
     resamples: int = 1000
     """Resamples of the intervals of agreements."""
 
@@ -57,6 +64,8 @@ class DynamicsCheckpoints(Study):
             raise ParameterError("--probes needs alpha, which everything is compared with, and each name once.")
         if self.beta_limit < 1 or self.resamples < 1:
             raise ParameterError("--beta-limit and --resamples must be at least 1.")
+        if len({*self.other_folders}) < len(self.other_folders):
+            raise ParameterError("--other-folders has each folder once.")
 
     def prepare(self, bench: Bench) -> Bench:
         """The bench with the last checkpoint as its model."""
@@ -64,7 +73,14 @@ class DynamicsCheckpoints(Study):
             raise ParameterError("The dynamics of a training need a folder of checkpoints, not a live model.")
         found = find_checkpoints(bench.model)
         prepared: Bench = super().prepare(dataclasses.replace(bench, model=str(list(found.values())[-1])))
-        vars(prepared)["checkpoints"] = found
+        others = {folder: find_checkpoints(folder) for folder in self.other_folders}
+        for folder, one in others.items():
+            if list(one) != list(found):
+                raise DataError(
+                    f"{folder} holds checkpoints of the steps {_listed(one)}, and {bench.model} of {_listed(found)}; "
+                    "keep the same steps of every run."
+                )
+        vars(prepared)["checkpoints"], vars(prepared)["other_checkpoints"] = found, others
         return prepared
 
     def work(self, bench: Bench) -> CheckpointFindings:
@@ -72,7 +88,10 @@ class DynamicsCheckpoints(Study):
         from .checkpoint_runs import compare, read_checkpoints
 
         checkpoints: dict[int, Path] = vars(bench)["checkpoints"]
-        found = compare(self, read_checkpoints(self, checkpoints, bench))
+        further: dict[str, dict[int, Path]] = vars(bench)["other_checkpoints"]
+        read = read_checkpoints(checkpoints, bench, self.probes, self)
+        others = [read_checkpoints(one, bench, ("alpha",), self, folder) for folder, one in further.items()]
+        found = compare(self, read, others)
         return self.findings()(
             folder=bench.run_folder, study=self, model=str(Path(bench.name).parent), task=bench.task_name, **found
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from ...attention.context import attach, edit
@@ -18,14 +18,14 @@ from ...core.modes import in_mode
 from ...edits.uniform import Uniform
 from ...errors import ParameterError
 from ...models.recurrent import Head, RecurrentSeq2Seq, RecurrentSeq2SeqConfig, copier_config
-from ...scores.taps import WeightTap
 from ...training.callbacks import Callback
 from ...training.data import Step
 from ...training.loop import Loop, own_randomness, seed_everything
 from ...training.recipe import Recipe
 from ...training.scheduled import AtSteps
 from .generated import Copying
-from .probes import LastWeights, seq2seq_beta
+from .interventions import TAUGHT_SEED, SteeredLoss
+from .probes import LastWeights, observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,9 +127,9 @@ def train(training: Training) -> list[Evaluated]:
     if training.taught:
         informative = Copying(data.num_vocab, data.seq_length, repetition=True)
         with edit(model, Uniform()):
-            _loop(model, informative, training, training.taught, seed + 1_000_003, _Loss(model, training)).run()
+            _loop(model, informative, training, training.taught, seed + TAUGHT_SEED, SteeredLoss(model)).run()
     found: list[Evaluated] = []
-    loss = _Loss(model, training)
+    loss = SteeredLoss(model, training.uniform_steps, training.supervise, _diagonal)
 
     def look(step: int, loop: Loop) -> None:
         with edit(model, Uniform()) if training.uniform else nullcontext():
@@ -146,7 +146,13 @@ def train(training: Training) -> list[Evaluated]:
 
 
 def _loop(
-    model: RecurrentSeq2Seq, data: Copying, training: Training, steps: int, seed: int, loss: _Loss, *callbacks: Callback
+    model: RecurrentSeq2Seq,
+    data: Copying,
+    training: Training,
+    steps: int,
+    seed: int,
+    loss: SteeredLoss,
+    *callbacks: Callback,
 ) -> Loop:
     recipe = Recipe(
         steps=steps,
@@ -177,52 +183,27 @@ class _Stop(Callback):
             raise _Enough
 
 
-class _Loss(Callback):
-    """The loss of a step, with attention that is even at first or that is pulled to the right symbol."""
-
-    def __init__(self, model: RecurrentSeq2Seq, training: Training) -> None:
-        self.model, self.training = model, training
-        self.done = 0
-
-    def after_step(self, step: Step, loop: Loop) -> None:
-        """See :meth:`Callback.after_step`."""
-        self.done = step.number
-
-    def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        if self.done < self.training.uniform_steps:
-            with edit(self.model, Uniform()):
-                return _mean_loss(model, inputs)
-        if not self.training.supervise:
-            return _mean_loss(model, inputs)
-        tap = WeightTap()
-        with edit(self.model, tap):
-            loss = _mean_loss(model, inputs)
-        (weights,) = tap.tensors.values()
-        right = torch.eye(weights.shape[-1], device=weights.device)
-        return loss + self.training.supervise * (weights - right).abs().sum(-1).mean()
-
-
-def _mean_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    loss: Tensor = model(**inputs).loss
-    return loss
+def _diagonal(inputs: dict[str, Tensor]) -> Tensor:
+    """All attention on the symbol that is to be copied, ``[T, S]``."""
+    return torch.eye(inputs["input_ids"].shape[1], device=inputs["input_ids"].device)
 
 
 def evaluate(model: RecurrentSeq2Seq, data: Copying, count: int, step: int, *, with_beta: bool = True) -> Evaluated:
     """What a copying network does with ``count`` fresh sequences, the same at every step."""
     inputs = data.batch(count, np.random.default_rng([data.num_vocab, data.seq_length, 7]))
-    watched = LastWeights()
+    labels, length = inputs["labels"], data.seq_length
+    right, beta = torch.arange(length), None
     with in_mode(model, training=False), torch.no_grad():
-        with attach(model, stats=[watched]):
-            logits = model(**inputs).logits
-        (weights,) = watched.weights.values()
-        beta = None
-        length = data.seq_length
         if with_beta:
-            chosen = seq2seq_beta(model, inputs)[:, :length].argmax(-1)
-            beta = float((chosen == torch.arange(length)).double().mean())
-    labels = inputs["labels"]
+            seen = observe(model, inputs)
+            logits, weights = seen.logits, seen.alpha[:, None]
+            beta = float((seen.beta[:, :length].argmax(-1) == right).double().mean())
+        else:
+            watched = LastWeights()
+            with attach(model, stats=[watched]):
+                logits = model(**inputs).logits
+            (weights,) = watched.weights.values()
     chosen = weights[:, :, :length].argmax(-1)
-    right = torch.arange(length)
 
     def share(moved: int) -> tuple[float, ...]:
         return tuple((chosen == right + moved).double().mean((0, 2)).tolist())

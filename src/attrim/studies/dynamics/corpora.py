@@ -32,6 +32,8 @@ Texts = list[tuple[str, str]]
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 LEAST = 3
 """A word that occurs less often is unknown."""
+GENERATED = 500
+"""How many sentences of generated data probes are read on, unless fewer are asked for."""
 HELD_OUT = 0.1
 """Share of the training data, 1,000 examples at most, that chooses checkpoints and is not trained on."""
 
@@ -312,7 +314,7 @@ def read_classification(
 ) -> Corpus:
     """A classification set by name: generated (``keywords``), or a published one in a folder."""
     if name == "keywords":
-        return keywords()
+        return keywords(size=min(size or GENERATED, GENERATED))
     name = known_name(name, [*SOURCES])
     source = SOURCES[name]
     place, inside = _folders(name, folder, source.folder)
@@ -381,7 +383,7 @@ def _released_part(path: Path) -> tuple[list[str], list[list[Any]]]:
     return [str(word) for word in found["vocab"]], examples
 
 
-def keywords(count: int = 4000, size: int = 500, data: Keywords | None = None) -> Corpus:
+def keywords(count: int = 4000, size: int = GENERATED, data: Keywords | None = None) -> Corpus:
     """Generated sentences with planted words."""
     data = data or Keywords()
     trained, held_out = _held_out([list(one) for one in data.examples(count, 0)])
@@ -469,7 +471,7 @@ def translation(
 def read_translation(name: str, folder: str | None, *, vocab_size: int = 8000, size: int | None = None) -> Corpus:
     """A translation set by name: generated (``lexicon``), or a published one in a folder."""
     if name == "lexicon":
-        return lexicon()
+        return lexicon(size=min(size or GENERATED, GENERATED))
     name = known_name(name, [*PARALLEL])
     own, endings, missing = PARALLEL[name]
     _, inside = _folders(name, folder, own)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import TypeVar
@@ -12,6 +14,8 @@ import torch
 
 TICK = 5.0
 """Seconds between two looks at how far the work is."""
+ORPHANED_FOR = 1.0
+"""Seconds that a worker goes on at most after the process that started it was killed, whose work then resumes."""
 Point = TypeVar("Point")
 Found = TypeVar("Found")
 
@@ -37,7 +41,7 @@ def spread(
             torch.set_num_threads(before)
         return
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(min(workers, len(points)), context, _one_thread) as pool:
+    with ProcessPoolExecutor(min(workers, len(points)), context, _prepare, (os.getpid(),)) as pool:
         waiting = {pool.submit(work, point): point for point in points}
         try:
             while waiting:
@@ -56,5 +60,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one_thread() -> None:
+def _prepare(parent: int) -> None:
+    """Use one thread, and end with the process that wants the work: a killed one cannot tell its workers to."""
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(ORPHANED_FOR)
+    os._exit(1)

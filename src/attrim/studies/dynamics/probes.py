@@ -6,6 +6,7 @@ All of them are read for the right answer, with dropout off. A batch has ``input
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from ...core.site import Select, Site
 from ...edits.gate import Gate
 from ...edits.mask import Mask
 from ...errors import DataError, ParameterError
-from ...models.recurrent import RecurrentClassifier, RecurrentSeq2Seq, hidden_states
+from ...models.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 from ...stats.base import Stat
 from .readings import Readings
 
@@ -128,19 +129,35 @@ def predictions(model: nn.Module, inputs: Batch) -> tuple[Tensor, Tensor]:
     return logits, inputs["labels"]
 
 
-def accuracy(model: nn.Module, batches: Iterable[Batch]) -> float:
-    """The share of right answers: of examples, or of all target tokens, the true ones before each given."""
-    right = total = 0
+@dataclass
+class Performance:
+    """Right answers and losses, of examples or of target tokens, the true ones before each given."""
+
+    right: int = 0
+    total: int = 0
+    loss: float = 0.0
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch of predictions."""
+        known = labels != IGNORED
+        self.right += int(((logits.argmax(-1) == labels) & known).sum())
+        self.total += int(known.sum())
+        self.loss -= float(gold_scores(logits, labels).sum())
+
+    def numbers(self) -> dict[str, float]:
+        """Accuracy as a share, and perplexity."""
+        if not self.total:
+            raise DataError("There is no label to compare answers with.")
+        return {"acc": self.right / self.total, "perplexity": math.exp(min(self.loss / self.total, 80.0))}
+
+
+def performance(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+    """Accuracy as a share, and perplexity, of examples or of target tokens."""
+    found = Performance()
     with in_mode(model, training=False), torch.no_grad():
         for batch in batches:
-            inputs = _inputs(batch, model)
-            logits, labels = predictions(model, inputs)
-            known = labels != IGNORED
-            right += int(((logits.argmax(-1) == labels) & known).sum())
-            total += int(known.sum())
-    if not total:
-        raise DataError("There is no label to compare answers with.")
-    return right / total
+            found.add(*predictions(model, _inputs(batch, model)))
+    return found.numbers()
 
 
 def alpha(model: nn.Module, batches: Iterable[Batch], select: Select | None = None) -> Readings:
@@ -174,56 +191,96 @@ def alphas(model: nn.Module, batches: Iterable[Batch], select: Select) -> dict[t
     return {head: one.readings() for head, one in gathered.items()}
 
 
-def beta(model: nn.Module, batches: Iterable[Batch]) -> Readings:
-    """What each key argues for, were it the only one: the probe of knowledge about single words.
+@dataclass(frozen=True)
+class Observed:
+    """What one forward pass of a recurrent network with one head shows of a batch.
 
-    Of the classifier it is the logit of a position, towards the gold label; of the encoder-decoder network it is the
-    log-probability of the right token with all attention on one source position, with the true decoder state.
+    Attributes
+    ----------
+    logits : of every prediction, ``[B, C]`` or ``[B, T, V]``.
+    alpha, beta : of every prediction and key, ``[B, Q, K]``.
     """
-    gathered = Gathering()
+
+    logits: Tensor
+    alpha: Tensor
+    beta: Tensor
+
+
+def observe(model: nn.Module, inputs: Batch) -> Observed:
+    """Alpha, beta and the answers of a recurrent network, from one forward pass."""
+    if not isinstance(model, (RecurrentClassifier, RecurrentSeq2Seq)):
+        raise ParameterError(
+            f"{type(model).__name__} has no closed form of beta; use betas() for the heads of a Transformer."
+        )
+    attention = model.pooling if isinstance(model, RecurrentClassifier) else model.cross_attention
+    given: list[tuple[Tensor, ...]] = []
+    handle = attention.register_forward_pre_hook(lambda _, arguments: given.append(arguments))
+    watched = LastWeights()
+    try:
+        with attach(model, stats=[watched]):
+            logits, _ = predictions(model, inputs)
+    finally:
+        handle.remove()
+    (weights,) = watched.weights.values()
+    first, second, *_ = given[-1]  # the first time, finding the sites runs the model, too
+    if isinstance(model, RecurrentClassifier):
+        found = classifier_beta(second, inputs["labels"])
+    else:
+        found = seq2seq_beta(model, first, second, inputs["labels"])
+    return Observed(logits, weights[:, 0].float(), found)
+
+
+def alpha_and_beta(model: nn.Module, batches: Iterable[Batch]) -> tuple[Readings, Readings, dict[str, float]]:
+    """The two probes of a recurrent network with one head, and its :func:`performance`, from one pass over batches.
+
+    Beta is what each key argues for, were it the only one: the probe of knowledge about single words. Of the classifier
+    it is the logit of a position, towards the gold label; of the encoder-decoder network it is the log-probability of
+    the right token with all attention on one source position, with the true decoder state.
+    """
+    alphas, betas, answers = Gathering(), Gathering(), Performance()
     with in_mode(model, training=False), torch.no_grad():
         for batch in batches:
             inputs = _inputs(batch, model)
-            if isinstance(model, RecurrentClassifier):
-                scores = classifier_beta(model, inputs)
-            elif isinstance(model, RecurrentSeq2Seq):
-                scores = seq2seq_beta(model, inputs)
-            else:
-                raise ParameterError(
-                    f"{type(model).__name__} has no closed form of beta; use betas() for the heads of a Transformer."
-                )
-            gathered.add(scores, cells(inputs), batch)
-    return gathered.readings()
+            seen = observe(model, inputs)
+            answers.add(seen.logits, inputs["labels"])
+            alphas.add(seen.alpha, cells(inputs), batch)
+            betas.add(seen.beta, cells(inputs), batch)
+    return alphas.readings(), betas.readings(), answers.numbers()
 
 
-def classifier_beta(model: RecurrentClassifier, inputs: Batch) -> Tensor:
-    """The logits of positions, with the sign of the gold label, ``[B, 1, K]``."""
-    mask = key_mask(inputs)
-    hidden = hidden_states(model.encoder, model.embedding(inputs["input_ids"]), mask)
-    sign = 2.0 * inputs["labels"] - 1.0
-    return model.position_logits(hidden, mask).transpose(1, 2) * sign[:, None, None]
+def beta(model: nn.Module, batches: Iterable[Batch]) -> Readings:
+    """What each key argues for, were it the only one; see :func:`alpha_and_beta`."""
+    return alpha_and_beta(model, batches)[1]
 
 
-def seq2seq_beta(model: RecurrentSeq2Seq, inputs: Batch) -> Tensor:
-    """The log-probability of the right tokens with one-hot attention, ``[B, T, S]``; one head only."""
+def classifier_beta(values: Tensor, labels: Tensor) -> Tensor:
+    """The logits of positions ``[B, K, 1]`` with the sign of the gold label, ``[B, 1, K]``."""
+    sign = 2.0 * labels - 1.0
+    return values.transpose(1, 2) * sign[:, None, None]
+
+
+def seq2seq_beta(model: RecurrentSeq2Seq, states: Tensor, keys: Tensor, labels: Tensor) -> Tensor:
+    """The log-probability of the right tokens with one-hot attention, ``[B, T, S]``; one head only.
+
+    Parameters
+    ----------
+    states, keys : what attention gets: decoder states ``[B, T, D]`` and encoder states ``[B, S, K]``.
+    labels : int64 ``[B, T]``.
+    """
     if model.config.heads != 1:
         raise ParameterError("Only a network with one head has a closed form of beta; use betas() for several.")
-    given = _without_labels(inputs, model)
-    encoded = model.encoder(given["input_ids"], given.get("attention_mask"))
-    states = model.decoder_states(given["decoder_input_ids"], encoded)
-    context = model.cross_attention.parts()[0].output(encoded.last_hidden_state)
-    labels = inputs["labels"]
-    steps, keys = labels.shape[1], context.shape[1]
+    context = model.cross_attention.parts()[0].output(keys)
+    steps, sources = labels.shape[1], context.shape[1]
     found = []
     # Few examples at a time: the logits of a batch are as many as in training, times the length of the source.
-    size = max(1, MOST_LOGITS // (steps * keys * model.config.vocab_size))
+    size = max(1, MOST_LOGITS // (steps * sources * model.config.vocab_size))
     for part in range(0, len(labels), size):
         here = slice(part, part + size)
-        state = states[here, :, None].expand(-1, -1, keys, -1)
+        state = states[here, :, None].expand(-1, -1, sources, -1)
         word = context[here, None].expand(-1, steps, -1, -1)
         # Where the two are added up, the word alone is the probe: the state would be the same for all of them.
         logits = model.output(word) if model.mix is None else model.predict(state, word)
-        gold = labels[here, :, None].expand(-1, -1, keys)
+        gold = labels[here, :, None].expand(-1, -1, sources)
         scores = gold_scores(logits.flatten(0, 1), gold.flatten(0, 1))
         found.append(scores.unflatten(0, (-1, steps)))
     return torch.cat(found)
@@ -291,10 +348,41 @@ def delta(model: nn.Module, batches: Iterable[Batch]) -> Readings:
             scaled_embeddings(model, factor),
             torch.backends.cudnn.flags(enabled=False),
         ):
-            losses = -gold_scores(*predictions(model, inputs)).sum(0)
-            slopes = [torch.autograd.grad(loss, factor, retain_graph=True)[0] for loss in losses]
-        gathered.add(-torch.stack(slopes, 1), cells(inputs, causal=_predicts_next(model, batch)), batch)
+            slopes = _slopes(model, inputs, factor)
+        gathered.add(-slopes, cells(inputs, causal=_predicts_next(model, batch)), batch)
     return gathered.readings()
+
+
+def _slopes(model: nn.Module, inputs: Batch, factor: Tensor) -> Tensor:
+    """The gradient ``[B, Q, K]`` of the loss of each prediction by the factor ``[B, K]`` of each input."""
+    given: list[Tensor] = []
+    layer = output_layer(model)
+    handle = None if layer is None else layer.register_forward_pre_hook(lambda _, read: given.append(read[0]))
+    try:
+        losses = -gold_scores(*predictions(model, inputs))
+    finally:
+        if handle is not None:
+            handle.remove()
+    if not given or given[-1].shape[:2] != losses.shape:
+        parts = [torch.autograd.grad(loss, factor, retain_graph=True)[0] for loss in losses.sum(0)]
+        return torch.stack(parts, 1)
+    # The output layer works on each prediction alone, so that one backward pass through it serves all of them; it has
+    # the size of the vocabulary, and would take most of the time of every other pass.
+    (slope,) = torch.autograd.grad(losses.sum(), given[-1], retain_graph=True)
+    parts = []
+    for step in range(losses.shape[1]):
+        alone = torch.zeros_like(slope)
+        alone[:, step] = slope[:, step]
+        parts.append(torch.autograd.grad(given[-1], factor, alone, retain_graph=True)[0])
+    return torch.stack(parts, 1)
+
+
+def output_layer(model: nn.Module) -> nn.Module | None:
+    """The layer that gives the logits of tokens; None where there is none."""
+    if isinstance(model, RecurrentSeq2Seq):
+        return model.output
+    find: Callable[[], nn.Module | None] = getattr(model, "get_output_embeddings", lambda: None)
+    return find()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ None of them has a recurrent layer or attention. All select on held-out data, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,14 @@ class Bag(nn.Module):
         starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])[:-1]])
         logits: Tensor = self.output(self.embedding(flat, starts))
         return logits
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor]) -> Bag:
+        """The bag with a state that was kept."""
+        outputs, size = state["output.weight"].shape
+        bag = cls(len(state["embedding.weight"]), outputs, size)
+        bag.load_state_dict(dict(state))
+        return bag
 
     @torch.no_grad()
     def word_logits(self, words: Tensor | None = None) -> Tensor:

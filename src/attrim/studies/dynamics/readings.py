@@ -180,16 +180,26 @@ class ProbeAgreement:
 
 
 def agree(
-    chooser: Readings, ranker: Readings, metric: str = "top 5% match", *, resamples: int = 1000, seed: int = 0
+    chooser: Readings,
+    ranker: Readings | Sequence[Readings],
+    metric: str = "top 5% match",
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> ProbeAgreement:
-    """How well the chooser's key is ranked by the ranker, with an interval that is clustered by sentence."""
-    numbers = METRICS[metric](chooser, ranker)
-    chance = float(chances(ranker).mean()) if metric == "top 5% match" else 0.0
-    known = ~np.isnan(numbers)
+    """How well the chooser's key is ranked by the ranker, with an interval that is clustered by sentence.
+
+    Several rankers (the same probe of runs with other seeds) are averaged, prediction by prediction.
+    """
+    rankers = [ranker] if isinstance(ranker, Readings) else list(ranker)
+    every = np.array([METRICS[metric](chooser, one) for one in rankers])
+    known = ~np.isnan(every).all(0)
     if not known.any():
         raise DataError(f"No prediction has a {metric}: every probe is constant.")
-    low, high = bootstrap(numbers[known], ranker.sentences[known], resamples, seed)
-    return ProbeAgreement(float(numbers[known].mean()), low, high, chance, int(known.sum()), int((~known).sum()))
+    chance = float(np.mean([chances(one) for one in rankers])) if metric == "top 5% match" else 0.0
+    numbers = np.nanmean(every[:, known], axis=0)
+    low, high = bootstrap(numbers, chooser.sentences[known], resamples, seed)
+    return ProbeAgreement(float(numbers.mean()), low, high, chance, int(known.sum()), int((~known).sum()))
 
 
 def bootstrap(numbers: Floats, sentences: Integers, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:

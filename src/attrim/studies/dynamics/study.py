@@ -132,6 +132,8 @@ class DynamicsCopy(CopyingStudy):
             raise ParameterError(f"--uniform-steps must be from 1 to {self.steps - 1}, not {self.uniform_steps}.")
         if "taught" in self.interventions and self.taught_steps < 1:
             raise ParameterError(f"--taught-steps must be at least 1, not {self.taught_steps}.")
+        if "supervised" in self.interventions and not 0 < self.supervision < 10**9:
+            raise ParameterError(f"--supervision must be above 0, not {self.supervision}.")
         self.data()
 
     def data(self) -> dict[str, Copying]:

@@ -9,7 +9,7 @@ from typing import Any
 from ...core.charts import Axis, Chart, Column, Curve, Reference, Series, Table, TrainingSteps, file_name
 from ..findings import Findings
 from .readings import Course
-from .summary import COMPARED, Summary
+from .summary import COMPARED, Intervened, Summary
 from .text_studies import TextStudy
 
 
@@ -27,14 +27,22 @@ class TextFindings(Findings):
         return [one for one in found if one.metric == found[0].metric and one.selected_on == found[0].selected_on]
 
     def tables(self) -> list[Table]:
-        """Agreements at their maximum; xi; intervals and whole courses."""
-        keys = [key for key in COMPARED if any(key in one.courses for one in self.summaries)]
-        return [self._agreements(keys), self._overtaken(keys), self._intervals(keys), self._courses()]
+        """Agreements at their maximum; xi; interventions; intervals and whole courses."""
+        keys = [key for key in COMPARED if any(key in one.every_course for one in self.summaries)]
+        ahead = [key for key in keys if key != "alpha"]
+        found = [self._agreements(keys), self._overtaken(ahead)]
+        if any(one.interventions for one in self.summaries):
+            found.append(self._interventions())
+        return [*found, self._intervals(), self._courses()]
 
     def _agreements(self, keys: Sequence[str]) -> Table:
         columns = [*_LABELS, *(Column(key, "number", 3) for key in keys), Column("chance", "number", 3)]
         rows = [
-            [*_labels(one), *(one.courses[key].maximum if key in one.courses else None for key in keys), one.baseline]
+            [
+                *_labels(one),
+                *(one.every_course[key].maximum if key in one.every_course else None for key in keys),
+                one.baseline,
+            ]
             for one in self.summaries
         ]
         caption = "; ".join(f"{key}: {COMPARED[key]}" for key in keys)
@@ -53,7 +61,24 @@ class TextFindings(Findings):
         )
         return Table("xi", "How long each stays ahead (xi)", columns=columns, rows=rows, caption=caption)
 
-    def _intervals(self, keys: Sequence[str]) -> Table:
+    def _interventions(self) -> Table:
+        columns = [Column("data"), Column("attention"), Column("beta from", "count"), Column("alpha from", "count")]
+        columns += [Column(name, "number", 3) for name in ("highest alpha", "last alpha", "last performance")]
+        rows: list[list[Any]] = []
+        for one in self.main:
+            ordinary = Intervened(one.alpha_course, one.courses["normal"], one.performance_course, one.beta_first)
+            for label, runs in {"ordinary": ordinary, **one.interventions}.items():
+                steps = [runs.first["beta"], runs.first["alpha"]]
+                numbers = [runs.alpha.maximum, runs.alpha.last, runs.performance.last]
+                rows.append([one.dataset, label, *steps, *numbers])
+        caption = (
+            "Runs with the same seeds, compared with the final attention of the gold run, which nothing was done to. "
+            "From: the first checkpoint at which beta, or alpha, agrees with it half as well as ordinary runs ever do."
+        )
+        title = "Runs with something done to attention"
+        return Table("interventions", title, columns=columns, rows=rows, caption=caption)
+
+    def _intervals(self) -> Table:
         columns = [
             Column("data"),
             Column("metric"),
@@ -65,13 +90,13 @@ class TextFindings(Findings):
         columns += [Column("last", "number", 3), Column("at best", "number", 3), Column("xi at step", "count")]
         rows: list[list[Any]] = []
         for one in self.summaries:
-            for key in (key for key in keys if key in one.courses):
-                course, agreement = one.courses[key], one.agreements[key]
-                at_best = course.at_best if course.best is not None else None
+            labels = [one.dataset, f"{one.metric}, {one.split}, {one.performance}", one.selected_on]
+            for key, found in one.details().items():
+                ends = found["interval"]
+                between = None if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
                 rows.append(
-                    [one.dataset, f"{one.metric}, {one.split}, {one.performance}", one.selected_on, key, course.maximum,
-                     f"{agreement.low:.3f} to {agreement.high:.3f}", course.maximum_step, agreement.chance,
-                     course.last, at_best, one.xi[key].step]
+                    [*labels, key, found["maximum"], between, found["maximum_step"], found["chance"], found["last"],
+                     found["at_best"], found["xi_step"]]
                 )  # fmt: skip
         title = "Every agreement with its interval, last value, and value at the ranking run's best checkpoint"
         return Table("intervals", title, columns=columns, rows=rows, detail=True)
@@ -90,10 +115,11 @@ class TextFindings(Findings):
     def charts(self) -> list[Chart]:
         """Alpha to alpha over steps with the proxies as lines; beta before alpha; courses of the uniform run."""
         found: list[Chart] = []
+        gold = "agreement with the gold alpha"
         for one in self.main:
             ends = [float(one.alpha_course.steps[0]), float(one.alpha_course.steps[-1])]
             highest = {key: course.maximum for key, course in one.courses.items() if key != "normal"}
-            levels = [Series(f"{key} {value:.3f}", ends, [value, value]) for key, value in highest.items()]
+            levels = [Series(f"{_LINES[key]} {value:.3f}", ends, [value, value]) for key, value in highest.items()]
             crowd = [
                 Series(f"run {place}", course.steps, course.values, look="muted")
                 for place, course in enumerate(one.alpha_courses)
@@ -103,7 +129,7 @@ class TextFindings(Findings):
                 Curve(
                     file_name("alpha-to-alpha", one.dataset), one.dataset,
                     series=[*crowd, _series("alpha of ordinary runs", one.alpha_course), *levels],
-                    x=Axis("step", "whole"), y=_share(),
+                    x=Axis("step", "whole"), y=_share(gold),
                     references=[Reference(one.baseline, f"chance {one.baseline:.3f}")],
                 )
             )  # fmt: skip
@@ -113,18 +139,35 @@ class TextFindings(Findings):
                 if step is not None
             ]
             series = [_series("beta", one.courses["normal"]), _series("alpha", one.alpha_course)]
-            performance = one.performance_course
-            scale = max(max(performance.values), 1.0)
-            series.append(Series("performance", performance.steps, [value / scale for value in performance.values]))
+            scale = 100.0 if self.study.pairs else 1.0  # accuracy of translations is in per cent
+            performance = [value / scale for value in one.performance_course.values]
+            series.append(Series("accuracy", one.performance_course.steps, performance))
             found.append(
                 TrainingSteps(
-                    file_name("beta-before-alpha", one.dataset), one.dataset, series=series, y=_share(), events=events
+                    file_name("beta-before-alpha", one.dataset),
+                    one.dataset,
+                    series=series,
+                    y=_share("agreement with the gold alpha; accuracy"),
+                    events=events,
                 )
             )
-            ranked = [_series(key, course) for key, course in one.courses.items() if key != "normal"]
+            ranked = [_series(_LINES[key], course) for key, course in one.courses.items() if key != "normal"]
             found.append(
-                TrainingSteps(file_name("ranked-by-uniform", one.dataset), one.dataset, series=ranked, y=_share())
+                TrainingSteps(
+                    file_name("ranked-by-uniform", one.dataset),
+                    one.dataset,
+                    series=ranked,
+                    y=_share("agreement with beta of the uniform run"),
+                )
             )
+            if one.interventions:
+                changed = [_series(label, runs.alpha) for label, runs in one.interventions.items()]
+                found.append(
+                    TrainingSteps(
+                        file_name("interventions", one.dataset), one.dataset,
+                        series=[_series("ordinary", one.alpha_course), *changed], y=_share(gold),
+                    )
+                )  # fmt: skip
         return found
 
     def sentences(self) -> list[str]:
@@ -164,12 +207,29 @@ class TextFindings(Findings):
                     "selected_on": one.selected_on,
                     "gold_step": one.gold_step,
                     **one.released(),
+                    "details": one.details(),
+                    "beta_before_alpha": one.beta_first,
+                    "interventions": {
+                        label: {
+                            "alpha_corrs": list(runs.alpha.values), "beta_corrs": list(runs.beta.values),
+                            "perfs": list(runs.performance.values), "from": runs.first,
+                        }
+                        for label, runs in one.interventions.items()
+                    },
                 }
                 for one in self.summaries
             ]
         }  # fmt: skip
 
 
+_LINES = {
+    "unif": "beta, uniform attention",
+    "px": "embedding proxy",
+    "logistic": "logistic proxy",
+    "counts": "count proxy",
+    "grad": "delta",
+}
+"""What the legends of figures call the keys of ``COMPARED``."""
 _LABELS = [Column("data"), Column("metric"), Column("split"), Column("chosen on")]
 
 
@@ -186,6 +246,8 @@ def _performance(study: TextStudy, one: Summary) -> str:
 
 def _named(one: Summary) -> dict[str, Course]:
     found = {"alpha to alpha": one.alpha_course, "performance": one.performance_course, **one.courses}
+    for label, runs in one.interventions.items():
+        found |= {f"{label} {kind}": getattr(runs, kind) for kind in ("alpha", "beta", "performance")}
     return found if one.own_delta is None else {**found, "own delta": one.own_delta}
 
 
@@ -193,5 +255,5 @@ def _series(name: str, course: Course) -> Series:
     return Series(name, course.steps, course.values)
 
 
-def _share() -> Axis:
-    return Axis("agreement", low=-0.03, high=1.03)
+def _share(label: str) -> Axis:
+    return Axis(label, low=-0.03, high=1.03)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...errors import ParameterError
 from ..base import Study, register
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from .text_findings import TextFindings
 
 GOLD, UNIFORM = "normal_A", "uniform"
+TextIntervention = Literal["uniform-first", "taught", "supervised"]
+
+
+def intervened_name(label: str, name: str) -> str:
+    """The name of a training with an intervention that is otherwise as the ordinary run with that name."""
+    return f"{label}_{name.rpartition('_')[2]}"
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,16 @@ class TextStudy(Study):
     """Keep the network of every scheduled step."""
     resamples: int = 1000
     """Resamples of the intervals of agreements."""
+    interventions: tuple[TextIntervention, ...] = ()
+    """Train the other runs again with something done to attention: uniform for the first steps (--uniform-steps); a
+    network that begins with the knowledge of the embedding proxy (--taught-steps; classification only); supervised by
+    the word that this proxy would look at (--supervision)."""
+    uniform_steps: int = 50
+    """For uniform-first: steps with uniform attention."""
+    taught_steps: int = 100
+    """For taught: steps before the training itself that bring beta to the embedding proxy."""
+    supervision: float = 0.5
+    """For supervised: weight of the penalty on the distance of attention from that word."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +113,19 @@ class TextStudy(Study):
             raise ParameterError("Texts cannot be cut to fewer than 3 tokens: start, a word and end.")
         if self.other_seeds is not None and (not self.other_seeds or len({*self.other_seeds}) < len(self.other_seeds)):
             raise ParameterError("--other-seeds needs at least one number, each of them once.")
+        if len({*self.interventions}) < len(self.interventions):
+            raise ParameterError(f"--interventions has each name once, not {list(self.interventions)}.")
+        if "uniform-first" in self.interventions and not 0 < self.uniform_steps < self.setting("steps"):
+            most = self.setting("steps") - 1
+            raise ParameterError(f"--uniform-steps must be from 1 to {most}, not {self.uniform_steps}.")
+        if "taught" in self.interventions and (self.pairs or self.taught_steps < 1):
+            raise ParameterError(
+                "The intervention taught is for classification, whose beta is a number for each word; leave it out."
+                if self.pairs
+                else f"--taught-steps must be at least 1, not {self.taught_steps}."
+            )
+        if "supervised" in self.interventions and not 0 < self.supervision < 10**9:
+            raise ParameterError(f"--supervision must be above 0, not {self.supervision}.")
         self.saves()
 
     def setting(self, name: str) -> Any:
@@ -118,13 +147,31 @@ class TextStudy(Study):
             return extra
         return tuple(step for step in extra if step <= self.setting("steps"))
 
-    def runs(self) -> dict[str, tuple[int, bool]]:
-        """The seed of every training, and whether its attention is uniform, by the names of the released code."""
-        others = {f"normal_{chr(ord('B') + place)}": seed for place, seed in enumerate(self.setting("other_seeds"))}
+    def others(self) -> dict[str, int]:
+        """The seeds of the ordinary runs beside the gold one, by the names of the released code."""
+        return {f"normal_{chr(ord('B') + place)}": seed for place, seed in enumerate(self.setting("other_seeds"))}
+
+    def intervened(self) -> dict[str, dict[str, Any]]:
+        """What each intervention changes in a training, by its name with its number."""
+        every: dict[TextIntervention, dict[str, Any]] = {
+            "uniform-first": {"uniform_steps": self.uniform_steps},
+            "taught": {"taught_steps": self.taught_steps},
+            "supervised": {"supervise": self.supervision},
+        }
+        return {f"{name}-{next(iter(every[name].values())):g}": every[name] for name in self.interventions}
+
+    def runs(self) -> dict[str, tuple[int, dict[str, Any]]]:
+        """The seed of every training, and what is changed in it, by the names of the released code."""
+        others = self.others()
         return {
-            GOLD: (self.gold_seed, False),
-            UNIFORM: (self.uniform_seed, True),
-            **{name: (seed, False) for name, seed in others.items()},
+            GOLD: (self.gold_seed, {}),
+            UNIFORM: (self.uniform_seed, {"uniform": True}),
+            **{name: (seed, {}) for name, seed in others.items()},
+            **{
+                intervened_name(label, name): (seed, changes)
+                for label, changes in self.intervened().items()
+                for name, seed in others.items()
+            },
         }
 
     def sizes(self) -> dict[str, Any]:
@@ -186,6 +233,8 @@ class TextStudy(Study):
             "other_seeds": list(self.setting("other_seeds")),
             "saves": list(self.saves()),
             "sizes": record.dump(self.sizes()),
+            # Only where it is asked for, so that runs without it keep their names.
+            **({"keep_models": True} if self.keep_models else {}),
         }
 
     def work(self, bench: TextBench) -> TextFindings:
@@ -285,8 +334,8 @@ class DynamicsTranslate(TextStudy):
         "test_set_size": 1000,
     }  # fmt: skip
     smaller: ClassVar[dict[str, Any]] = {
-        "steps": 300, "save_every": 50, "custom_saves": (0, 10, 20), "hidden_dim": 32, "epochs": 5, "dropout": 0.0,
-        "layers": 1, "vocabulary": 1000, "test_set_size": 100, "lr": 5e-3,
+        "steps": 500, "save_every": 50, "custom_saves": (0, 10, 20), "hidden_dim": 64, "batch_size": 32, "epochs": 5,
+        "dropout": 0.0, "layers": 1, "vocabulary": 1000, "test_set_size": 100, "lr": 5e-3,
     }  # fmt: skip
 
     datasets: tuple[str, ...] = ("lexicon",)
@@ -307,6 +356,10 @@ class DynamicsTranslate(TextStudy):
     def sizes(self) -> dict[str, Any]:
         """See :meth:`TextStudy.sizes`."""
         return {name: self.setting(name) for name in ("hidden_dim", "layers", "dropout")}
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`TextStudy.identity`; a run without BLEU has none to show later."""
+        return {**super().identity(), **({"eval_bleu": True} if self.eval_bleu else {})}
 
     def names(self) -> tuple[str, ...]:
         """See :meth:`TextStudy.names`."""

@@ -6,7 +6,6 @@ with a file of tensors and one of numbers for each scheduled step, and on reques
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from ...core import record
 from ...core.documents import read_json
 from ...core.modes import in_mode
 from ...edits.uniform import Uniform
-from ...errors import ArtefactError, DataError
+from ...errors import ArtefactError, DataError, ParameterError
 from ...models.recurrent import (
     RecurrentClassifier,
     RecurrentClassifierConfig,
@@ -32,12 +31,16 @@ from ...models.recurrent import (
     RecurrentSeq2SeqConfig,
 )
 from ...runs.files import read_sealed, remove_folder, replace_file, replace_sealed, replace_tensors, storage
+from ...tasks.base import head_loss
+from ...training.callbacks import Callback
+from ...training.data import Loss
 from ...training.loop import Loop, own_randomness, seed_everything
 from ...training.recipe import Recipe
 from ...training.scheduled import AtSteps, keep_models, scheduled
 from . import probes
 from .corpora import Corpus
 from .generated import BOS, EOS, PAD
+from .interventions import TAUGHT_SEED, ProxyLoss, SteeredLoss, load_proxies, reference_of
 from .readings import Course, Readings
 
 SPLITS = {"val": "validation", "train": "training", "held-out": "held_out"}
@@ -61,7 +64,11 @@ class ProbedTraining:
     splits : what probes are read on, as in ``SPLITS``.
     train_size : how many training examples are probed.
     delta_batch : examples of a backward pass of the gradient probe.
-    uniform_steps : attention is even for so many first steps; -1 for all.
+    uniform : attention is even from the first step to the last, in evaluation too.
+    uniform_steps : attention is even for so many first steps, in training only.
+    taught_steps : steps before the training itself in which beta is brought to the embedding proxy; classifiers only.
+    supervise : weight of a penalty that pulls attention to where the embedding proxy would look.
+    proxy : file of :func:`~attrim.studies.dynamics.text_runs.fit_proxies`, for the last two.
     """
 
     name: str
@@ -81,6 +88,10 @@ class ProbedTraining:
     bleu: bool = False
     keep_models: bool = False
     progress: bool = False
+    uniform_steps: int = 0
+    taught_steps: int = 0
+    supervise: float = 0.0
+    proxy: Path | None = None
 
 
 def save_corpus(corpus: Corpus, path: Path) -> None:
@@ -164,29 +175,53 @@ def train(training: ProbedTraining) -> None:
     if is_done(training):
         return
     model = build(training, corpus)
-    recipe = Recipe(
-        steps=training.steps, learning_rate=training.learning_rate, schedule="constant", weight_decay=0.0, clip=0.0,
-        seed=training.seed, checkpoint_every=CHECKPOINTS,
-    )  # fmt: skip
 
     def look(step: int, loop: Loop) -> None:
         read_probes(training, corpus, model, step)
 
-    callbacks = [AtSteps(look, extra=training.saves)]
+    callbacks: list[Callback] = [AtSteps(look, extra=training.saves)]
     if training.keep_models:
         callbacks.append(keep_models(training.folder / "models", None, extra=training.saves))
+    loss: Loss = head_loss
+    if training.uniform_steps or training.supervise:
+        reference = reference_of(training.proxy, corpus.pairs) if training.proxy and training.supervise else None
+        loss = steered = SteeredLoss(model, training.uniform_steps, training.supervise, reference)
+        callbacks.append(steered)
     loop = Loop(
         model,
         lambda epoch: training_batches(corpus, training.batch_size, training.seed, epoch),
-        recipe,
+        _recipe(training, training.steps),
+        loss=loss,
         callbacks=callbacks,
         folder=training.folder / "checkpoints",
         progress=training.progress,
     )
+    if training.taught_steps and loop.steps_left == training.steps:
+        teach(model, training, corpus)
     with edit(model, Uniform()) if training.uniform else nullcontext():
         loop.run()
     replace_sealed(training.folder / "done.json", {"steps": training.steps})
     remove_folder(training.folder / "checkpoints")  # several times the model's size, and of no more use
+
+
+def _recipe(training: ProbedTraining, steps: int) -> Recipe:
+    return Recipe(
+        steps=steps, learning_rate=training.learning_rate, schedule="constant", weight_decay=0.0, clip=0.0,
+        seed=training.seed, checkpoint_every=CHECKPOINTS,
+    )  # fmt: skip
+
+
+def teach(model: Any, training: ProbedTraining, corpus: Corpus) -> None:
+    """Bring beta of a classifier to the embedding proxy; its attention stays as it began."""
+    if training.proxy is None:
+        raise ParameterError("A network is taught by a proxy; give the file of one.")
+    seed = training.seed + TAUGHT_SEED
+    Loop(
+        model,
+        lambda epoch: training_batches(corpus, training.batch_size, seed, epoch),
+        _recipe(training, training.taught_steps),
+        loss=ProxyLoss(load_proxies(training.proxy)["px"]),
+    ).run()
 
 
 def is_done(training: ProbedTraining) -> bool:
@@ -207,40 +242,23 @@ def read_probes(training: ProbedTraining, corpus: Corpus, model: Any, step: int)
     for split in training.splits:
         examples = probed_examples(training, corpus, split)
         batches = probe_batches(examples, corpus.pairs)
-        found = {"alpha": probes.alpha(model, batches), "beta": probes.beta(model, batches)}
+        alpha, beta, numbers[split] = probes.alpha_and_beta(model, batches)
+        found = {"alpha": alpha, "beta": beta}
         if training.delta:
             smaller = probe_batches(examples, corpus.pairs, training.delta_batch)
             found["grad"] = probes.delta(model, smaller)
         for kind, readings in found.items():
             tensors[f"{split}/{kind}"] = torch.from_numpy(readings.scores.astype(np.float32))
-        numbers[split] = {
-            **performance(model, batches),
-            "evenness": probes.evenness(found["alpha"]),
-            "attention_gradient": probes.attention_gradient(model, batches[0]),
-        }
+        numbers[split]["evenness"] = probes.evenness(alpha)
+        numbers[split]["attention_gradient"] = probes.attention_gradient(model, batches[0])
         if training.bleu and split == "val":
             numbers[split]["bleu"] = bleu(model, corpus)
-    numbers["held-out"] = performance(model, probe_batches(corpus.held_out, corpus.pairs))
+    numbers["held-out"] = probes.performance(model, probe_batches(corpus.held_out, corpus.pairs))
     folder = training.folder / "probes"
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_tensors(folder / f"step-{step:06d}.safetensors", tensors)
         replace_sealed(folder / f"step-{step:06d}.json", numbers)
-
-
-def performance(model: Any, batches: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """Accuracy as a share, and perplexity, of examples or of target tokens."""
-    right = total = 0
-    loss = 0.0
-    with in_mode(model, training=False), torch.no_grad():
-        for batch in batches:
-            inputs = {name: value for name, value in batch.items() if name != "index"}
-            logits, labels = probes.predictions(model, inputs)
-            known = labels != probes.IGNORED
-            right += int(((logits.argmax(-1) == labels) & known).sum())
-            total += int(known.sum())
-            loss -= float(probes.gold_scores(logits, labels).sum())
-    return {"acc": right / total, "perplexity": math.exp(min(loss / total, 80.0))}
 
 
 def bleu(model: Any, corpus: Corpus, beams: int = 5, longest: int = 100) -> float:
