@@ -13,7 +13,7 @@ from ...core.charts import file_name
 from ...core.site import Site
 from ...stats.display import site_label
 from ...stats.mean import Mean
-from .packing import PackedType, pack, packed_size, pool
+from .packing import Curve, PackedType, pack, packed_size, pool
 
 SIDE = 64
 """Cells that a side of a thumbnail has at most."""
@@ -55,10 +55,8 @@ class HeadPatterns:
         side = max(8, min(SIDE, int((CELLS / max(1, count)) ** 0.5)))
         step = -(-max(queries, keys) // side)
         chosen, type = self._chosen(room, everything)
-        full = {
-            f"{at // self.heads},{at % self.heads}": pack(self.matrices[at], type, "root" if type == "uint8" else "linear")
-            for at in chosen
-        }
+        curve: Curve = "root" if type == "uint8" else "linear"
+        full = {f"{at // self.heads},{at % self.heads}": pack(self.matrices[at], type, curve) for at in chosen}
         return {
             "name": self.name,
             "title": self.title,
@@ -102,20 +100,20 @@ def patterns_of(mean: Mean, title: str = "Average attention") -> list[HeadPatter
         groups.setdefault((site.role, (shape[1], shape[2])), []).append(site)
     roles = [role for role, _ in groups]
     found = []
-    for (role, shape), sites in groups.items():
+    for (role, size), sites in groups.items():
         heads = max(site.heads for site in sites)
-        matrices = np.zeros((len(sites) * heads, *shape))
+        matrices = np.zeros((len(sites) * heads, *size))
         present = [False] * (len(sites) * heads)
         for row, site in enumerate(sites):
             values = mean.matrix(site).numpy()
             for head in mean.of(site).heads:
                 matrices[row * heads + head] = values[head]
                 present[row * heads + head] = True
-        size = f", {shape[0]} x {shape[1]}" if roles.count(role) > 1 else ""
+        named = f", {size[0]} x {size[1]}" if roles.count(role) > 1 else ""
         found.append(
             HeadPatterns(
-                name=file_name("average-patterns", role, size.replace(" ", "").lstrip(",")),
-                title=f"{title}, {role}{size}: all heads" if len(groups) > 1 else f"{title}: all heads",
+                name=file_name("average-patterns", role, named.replace(" ", "").lstrip(",")),
+                title=f"{title}, {role}{named}: all heads" if len(groups) > 1 else f"{title}: all heads",
                 label="average attention weight",
                 rows=[site_label(site) for site in sites],
                 heads=heads,

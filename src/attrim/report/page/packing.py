@@ -21,8 +21,8 @@ def pack(values: Any, type: PackedType = "uint8", curve: Curve = "linear") -> di
 
     Parameters
     ----------
-    type : ``uint8`` keeps 256 levels between the smallest and the largest number; ``float16`` three digits. Numbers that
-        are too large for it become ``float32``.
+    type : ``uint8`` keeps 256 levels between the smallest and the largest number; ``float16`` three digits, and
+        becomes ``float32`` where numbers are too large for it.
     curve : how levels are spread. ``root`` has most of them near the lower end, where attention weights are.
 
     Returns
@@ -34,10 +34,8 @@ def pack(values: Any, type: PackedType = "uint8", curve: Curve = "linear") -> di
     low, high = ends_of([array])
     if type == "float16" and max(abs(low), abs(high)) > LARGEST_HALF:
         type = "float32"
-    if type == "uint8":
-        data = _levels(array, low, high, curve)
-    else:
-        data = array.astype("<f2" if type == "float16" else "<f4")
+    form = {"float16": "<f2", "float32": "<f4"}.get(type)
+    data = _levels(array, low, high, curve) if form is None else array.astype(form)
     text = base64.b64encode(data.tobytes()).decode()
     return {"shape": list(array.shape), "type": type, "low": low, "high": high, "curve": curve, "bytes": text}
 
@@ -55,7 +53,7 @@ def packed_size(cells: int, type: PackedType) -> int:
 
 
 def pool(matrices: NDArray[Any], step: int) -> NDArray[Any]:
-    """The largest of every ``step x step`` cells of ``[count, rows, columns]``; the last ones of a side may be fewer."""
+    """The largest of every ``step x step`` cells of ``[count, rows, columns]``; fewer at the ends."""
     if step <= 1:
         return matrices
     count, rows, columns = matrices.shape

@@ -12,6 +12,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from ...core.wording import counted
 from ...runs.run import Run
 from ...scores.base import Scores
 from ...stats.bundle import Stats
+from ...stats.histogram import Histogram
 from ...stats.mean import Mean
 from ...studies.base import Study
 from ...studies.findings import Findings
@@ -57,29 +59,57 @@ DIGITS = 6
 """Significant digits of embedded numbers, more than they mean."""
 
 
-def payload(findings: Sequence[Findings], *, everything: bool = False) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Material:
+    """Findings with their charts and tables, which take a while to make."""
+
+    findings: Findings
+    charts: Sequence[Chart]
+    tables: Sequence[Table]
+
+    @classmethod
+    def of(cls, findings: Findings) -> Material:
+        """Make charts and tables."""
+        return cls(findings, findings.charts(), findings.tables())
+
+
+def payload(runs: Sequence[Findings | Material], *, everything: bool = False) -> dict[str, Any]:
     """What a page shows of one run, or of several side by side.
 
     Parameters
     ----------
+    runs : what they found; with charts and tables, where these are already made.
     everything : every average pattern at full size; by default as many as fit into a few megabytes.
 
     Returns
     -------
     JSON values, as ``static/README.md`` describes them.
     """
-    names = _unique([found.folder.name or found.study.registered_name for found in findings])
-    room = FULL // max(1, len(findings))
+    every = [Material.of(run) if isinstance(run, Findings) else run for run in runs]
+    names = _unique([each.findings.folder.name or each.findings.study.registered_name for each in every])
+    room = FULL // max(1, len(every))
     pictures = _Pictures(PICTURES)
-    runs = [_run(found, name, room, pictures, everything) for found, name in zip(findings, names, strict=True)]
-    title = runs[0]["title"] if len(runs) == 1 else f"{counted(len(runs), 'run')} of attrim side by side"
+    shown = [_run(each, name, room, pictures, everything) for each, name in zip(every, names, strict=True)]
+    title = shown[0]["title"] if len(shown) == 1 else f"{counted(len(shown), 'run')} of attrim side by side"
     return {
         "format": FORMAT,
         "page": "report",
         "title": title,
         "attrim": __version__,
-        "runs": runs,
-        "differences": _differences(findings, runs) if len(runs) > 1 else None,
+        "runs": shown,
+        "differences": _differences(every, shown) if len(shown) > 1 else None,
+    }
+
+
+def charts_payload(charts: Sequence[Chart], title: str = "", **more: Any) -> dict[str, Any]:
+    """What a page shows that has charts and tables under a title, and nothing of a run."""
+    pictures = _Pictures(PICTURES)
+    return {
+        "format": FORMAT,
+        "page": "cell",
+        "title": title,
+        "charts": [plain_chart(chart, pictures) for chart in charts],
+        **more,
     }
 
 
@@ -92,9 +122,9 @@ def _unique(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _run(found: Findings, name: str, room: int, pictures: _Pictures, everything: bool) -> dict[str, Any]:
-    charts = list(found.charts())
-    heads = head_numbers(charts, found)
+def _run(material: Material, name: str, room: int, pictures: _Pictures, everything: bool) -> dict[str, Any]:
+    found = material.findings
+    heads = head_numbers(material.charts, found)
     patterns = [pattern for title, mean in _means(found) for pattern in patterns_of(mean, title)]
     return {
         "name": name,
@@ -107,8 +137,8 @@ def _run(found: Findings, name: str, room: int, pictures: _Pictures, everything:
         "asked": {"text": _question(found.study), "options": _options(found.study)},
         "configuration": [[key, value] for key, value in _configuration(found.folder).items()],
         "sentences": list(found.sentences()),
-        "tables": [_table(table) for table in found.tables()],
-        "figures": [plain_chart(chart, pictures) for chart in charts if not isinstance(chart, HeadMatrix)],
+        "tables": [_table(table) for table in material.tables],
+        "figures": [plain_chart(chart, pictures) for chart in material.charts if not isinstance(chart, HeadMatrix)],
         "heads": [plain_chart(chart, pictures) for chart in heads],
         "patterns": [pattern.payload(room // len(patterns), everything) for pattern in patterns],
     }
@@ -145,7 +175,7 @@ def field_notes(kind: type) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError):
             continue  # built-in classes, and what was typed into a console, have no source
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, text in zip(body, body[1:], strict=False):
+        for field, text in pairwise(body):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)
@@ -190,8 +220,9 @@ def _text(value: Any) -> str:
 def head_numbers(charts: Iterable[Chart], found: object = None) -> list[HeadMatrix]:
     """One matrix for every number of heads: of the charts themselves, of bars side by side, of stats and scores."""
     every = list(charts)
-    stats = [stats for _, stats in _parts(found, Stats)]
-    every += [chart for each in stats for stat in each.values() for chart in stat.charts()]
+    stats = [stat for _, each in _parts(found, Stats) for stat in each.values()]
+    # Histograms and averages take long to draw; what studies show of them is among their charts.
+    every += [chart for stat in stats if not isinstance(stat, (Histogram, Mean)) for chart in stat.charts()]
     scores = [(name, each) for name, each in _parts(found, Scores) if each.scope == "dataset"]
     matrices = [chart for chart in every if isinstance(chart, HeadMatrix)]
     matrices += [scores_matrix(each, name) for name, each in scores]
@@ -320,7 +351,7 @@ class _Pictures:
         kept: list[tuple[bytes, str]] = []
         for name, options in (("png", {"optimize": True}), ("jpeg", {"quality": 82})):
             data = io.BytesIO()
-            image.save(data, format=name, **options)  # type: ignore[arg-type]
+            image.save(data, format=name, **options)
             kept.append((data.getvalue(), name))
         content, name = min(kept, key=lambda pair: len(pair[0]))
         text = base64.b64encode(content).decode()
@@ -333,21 +364,21 @@ class _Pictures:
 # --- several runs ---
 
 
-def _differences(findings: Sequence[Findings], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _differences(every: Sequence[Material], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Where the configurations of runs differ, and where the numbers of their tables do."""
     names = [run["name"] for run in runs]
-    every = [
-        {"study": run["study"], "model": run["model"], "task": run["task"], **dict(run["configuration"]), **_asked(found)}
-        for run, found in zip(runs, findings, strict=True)
+    asked = [
+        {**{key: run[key] for key in ("study", "model", "task")}, **dict(run["configuration"]), **_asked(each.findings)}
+        for run, each in zip(runs, every, strict=True)
     ]
-    keys = list(dict.fromkeys(key for one in every for key in one))
-    rows = [[key, *(one.get(key, "") for one in every)] for key in keys if len({one.get(key) for one in every}) > 1]
+    keys = list(dict.fromkeys(key for one in asked for key in one))
+    rows = [[key, *(one.get(key, "") for one in asked)] for key in keys if len({one.get(key) for one in asked}) > 1]
     title = "What the runs were asked differs in" if rows else "The runs have the same configuration"
     columns = [Column("key"), *(Column(name) for name in names)]
     configuration = Table("differences-configuration", title, columns=columns, rows=rows)
     return {
         "configuration": dump(configuration),
-        "results": [_rounded(dump(table)) for table in _result_differences(findings, names)],
+        "results": [_rounded(dump(table)) for table in _result_differences(every, names)],
     }
 
 
@@ -355,30 +386,33 @@ def _asked(found: Findings) -> dict[str, str]:
     return {item.name: _text(record.dump(getattr(found.study, item.name))) for item in dataclasses.fields(found.study)}
 
 
-def _result_differences(findings: Sequence[Findings], names: Sequence[str]) -> Iterator[Table]:
+def _result_differences(every: Sequence[Material], names: Sequence[str]) -> Iterator[Table]:
     """For each table that several runs have, its numbers that are not the same in all."""
-    tables = [{table.name: table for table in found.tables() if not table.detail} for found in findings]
+    tables = [{table.name: table for table in each.tables if not table.detail} for each in every]
     for name in dict.fromkeys(name for own in tables for name in own):
         having = [own.get(name) for own in tables]
         if sum(table is not None for table in having) < 2:
             continue
         cells = [dict(_cells(table)) if table is not None else {} for table in having]
-        every = list(dict.fromkeys(key for own in cells for key in own))
         rows = []
-        for key in every:
+        for key in dict.fromkeys(key for own in cells for key in own):
             values = [own.get(key) for own in cells]
             known = [value for value in values if value is not None]
             if len(set(values)) > 1:
-                apart = values[-1] - values[0] if len(values) == 2 and len(known) == 2 else None
-                spread = max(known) - min(known) if len(values) > 2 and len(known) > 1 else None
-                rows.append([key[0], key[1], *values, apart if len(values) == 2 else spread])
+                whole = len(known) == len(values)
+                apart = known[1] - known[0] if len(values) == 2 and whole else max(known) - min(known)
+                rows.append([*key, *values, apart if whole else None])
         title = next(table.title or table.name for table in having if table is not None)
         note = f"The first {DIFFERING} of {len(rows)} numbers that differ." if len(rows) > DIFFERING else ""
         last = "second minus first" if len(names) == 2 else "largest minus smallest"
         if rows:
             columns = [Column("row"), Column("number"), *(Column(run, "general", 5) for run in (*names, last))]
             yield Table(
-                file_name("differences", name), f"Differences: {title}", columns=columns, rows=rows[:DIFFERING], caption=note
+                file_name("differences", name),
+                f"Differences: {title}",
+                columns=columns,
+                rows=rows[:DIFFERING],
+                caption=note,
             )
 
 

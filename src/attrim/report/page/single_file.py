@@ -12,10 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ...core.charts import Chart
 from ...errors import ArtefactError
 from ...runs.files import replace_file, storage
 from ...studies.findings import Findings
-from .payload import payload
+from .payload import Material, charts_payload, payload
 
 STATIC = Path(__file__).parent / "static"
 ENTRY = "report.js"
@@ -26,18 +27,23 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const) (\w+))"
 _LIST = re.compile(r"export\s*\{([^}]*)\};?\s*$")
 
 
-def write_report(findings: Sequence[Findings], path: Path, *, everything: bool = False) -> Path:
-    """Write the report of one run, or of several side by side."""
-    text = report(findings, everything=everything)
+def write_report(runs: Sequence[Findings | Material], path: Path, *, everything: bool = False) -> Path:
+    """Write the report of one run, or of several side by side; the parameters are those of :func:`payload`."""
+    return write_page(page(payload(runs, everything=everything)), path)
+
+
+def write_charts(charts: Sequence[Chart], path: Path, title: str) -> Path:
+    """Write charts and tables that belong to no run to one page."""
+    return write_page(page(charts_payload(charts, title)), path)
+
+
+def write_page(text: str, path: Path) -> Path:
+    """Write the HTML of a page."""
     with storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Half of a surrogate pair, which a broken file name may have, cannot be written.
         replace_file(path, text.encode("utf-8", "replace"))
     return path
-
-
-def report(findings: Sequence[Findings], *, everything: bool = False) -> str:
-    """The report as HTML; see :func:`write_report`."""
-    return page(payload(findings, everything=everything))
 
 
 def page(values: Mapping[str, Any]) -> str:

@@ -23,10 +23,17 @@ function nameOf(chart) {
   return chart.title || chart.name.replaceAll("-", " ");
 }
 
+// Whether a figure needs the whole width of the page.
+function isWide(chart) {
+  if (chart.kind === "RelevanceStrip") return (chart.texts ?? []).reduce((sum, words) => sum + words.tokens.length, 0) > 60;
+  const bars = chart.kind === "Bars" && ((chart.sections ?? []).length > 0 || (chart.labels ?? []).length > 12);
+  return bars || !["Curve", "TrainingSteps", "Distribution", "Bars", "HeadMatrix", "ImageRegions"].includes(chart.kind);
+}
+
 // A framed figure; drawn when it comes near the window.
 export function figure(chart, { name = chart.name, title = nameOf(chart) } = {}) {
-  if (chart.kind === "Table") return frame(table(chart), { name, title });
-  const place = element("div", { class: "later", data: { figure: name } });
+  const place = element("div", { class: isWide(chart) ? "later wide" : "later" });
+  if (chart.kind === "Table") return element("div", { class: "wide" }, frame(table(chart), { name, title }));
   whenNear(place, () => place.replaceChildren(frame(viewOf(chart), { name, title })));
   return place;
 }

@@ -109,6 +109,7 @@ function contentsOf(run, runs) {
   return found;
 }
 
+const FIGURES = new Set(GROUPS.map(([name]) => name));
 const ORDER = ["Findings", "What was asked", "Heads", "Average patterns", ...GROUPS.map(([name]) => name), "Tables", "Configuration"];
 
 function section(title, level, ...children) {
@@ -135,7 +136,7 @@ function sectionsOf(payload, level) {
       return element("div", { class: "columns" }, ...runs.map((run, at) => element("div", { class: "of-run" }, element("p", { class: "run-name" }, element("bdi", {}, run.name)),
         own[at].length ? own[at].map((part) => part.make()) : element("p", { class: "note" }, "This run has none."))));
     });
-    sections.push(section(name, level, ...parts));
+    sections.push(section(name, level, runs.length === 1 ? element("div", { class: FIGURES.has(name) ? "figures" : "" }, parts) : parts));
   }
   return sections;
 }

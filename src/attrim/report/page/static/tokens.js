@@ -130,7 +130,11 @@ function drawn(url, width, height) {
   if (!url) return Promise.resolve(canvas);
   const picture = new Image();
   picture.src = url;
-  return picture.decode().then(() => { context.drawImage(picture, 0, 0, width, height); return canvas; });
+  return picture.decode().then(() => {
+    context.imageSmoothingEnabled = picture.naturalWidth * 3 > width; // small pictures keep their pixels
+    context.drawImage(picture, 0, 0, width, height);
+    return canvas;
+  });
 }
 
 // An image on which the pointer and the arrow keys find regions; `region(x, y)` gives the number of one or -1.
