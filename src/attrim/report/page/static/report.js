@@ -170,7 +170,7 @@ export function compareView(payload, { level = 2 } = {}) {
 
 // A part of a report that stands alone in a notebook cell: charts and tables under a title.
 function cellView(payload) {
-  return element("div", { class: "cell" }, payload.title ? element("h1", {}, payload.title) : null,
+  return element("main", { class: "cell" }, payload.title ? element("h1", {}, payload.title) : null,
     payload.heads?.length ? frame(headMatrix(payload.heads), { name: "heads", title: payload.heads.length > 1 ? "Every head" : payload.heads[0].title || payload.heads[0].label }) : null,
     ...(payload.patterns ?? []).map((patterns) => {
       const view = patternsView(patterns);
@@ -192,5 +192,22 @@ export function start() {
         element("p", { class: "note" }, `Written by attrim ${payload.attrim}. Everything is in this file; it loads nothing.`)), themeSwitch()),
       element("main", {}, laidOut(sectionsOf(payload, 2))));
   }
+  fitFrame(root);
   document.documentElement.dataset.ready = "yes";
+}
+
+const HIGHEST = 1400; // pixels of a notebook cell; what is longer scrolls
+
+// In a notebook, make the frame as high as the page.
+function fitFrame(root) {
+  let holder = null;
+  try {
+    holder = window.frameElement;
+  } catch {
+    return; // a frame of another origin keeps its height
+  }
+  if (holder === null) return;
+  new ResizeObserver(() => {
+    holder.style.height = `${Math.min(HIGHEST, Math.ceil(root.getBoundingClientRect().height) + 16)}px`;
+  }).observe(root);
 }

@@ -82,7 +82,7 @@ function groupView(group) {
 }
 
 export function attentionView(payload) {
-  return element("div", { class: "cell" },
+  return element("main", { class: "cell" },
     element("h1", {}, element("bdi", {}, payload.title)),
     element("p", {}, element("bdi", {}, payload.text)),
     (payload.prediction ?? []).length ? element("ul", { class: "prediction" }, ...payload.prediction.map(([label, share]) => element("li", {}, element("bdi", {}, label), ` ${number(share, 3)}`))) : null,
