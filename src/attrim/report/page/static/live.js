@@ -120,7 +120,7 @@ function inputCard(about, changed) {
   text.value = input.writes ? "The capital of France is" : "The animal did not cross the street because it was too tired.";
   if (input.image && about.examples.length) fill();
   const names = { text: input.image ? "Question" : input.writes ? "Prompt" : input.pair ? "Text, or question" : "Text", pair: "Second text, such as the paragraph of the question (may stay empty)" };
-  const node = element("div", { class: "card" }, element("h2", { class: "flat" }, "Input"),
+  const node = element("div", { class: "card input" }, element("h2", { class: "flat" }, "Input"),
     about.examples.length ? field(`Example of the task ${about.task}`, examples) : null,
     input.text ? field(names.text, text) : null, input.pair ? field(names.pair, pair) : null,
     input.image ? element("div", { class: "image-holder" }, picture) : null);
@@ -259,7 +259,11 @@ function attentionGroup(role, sites, side, onOpen) {
       await grid.fetch(grid.last, [0, 1], [0, 1]);
       if (mine !== turn) return;
       part.grid = grid;
-      const next = { grid, index: 0, ...tokens, title: `${part.title}: ${name}` };
+    })).catch((error) => { if (!superseded(error)) announce(error.message); });
+    if (mine !== turn || parts.some((part) => part.grid === null)) return;
+    const high = Math.max(...parts.map((part) => part.grid.high), 1e-9); // one scale, or the pictures could not be compared
+    for (const part of parts) {
+      const next = { grid: part.grid, index: 0, high, ...tokens, title: `${part.title}: ${name}` };
       if (part.map === null) {
         part.map = heatmap({ ...next, onPick: ({ row: query }) => onOpen({ ...current, site: sites[current.row], role }, query) });
         const refine = () => finer(part);
@@ -267,17 +271,12 @@ function attentionGroup(role, sites, side, onOpen) {
         part.map.element.addEventListener("change", () => { clearTimeout(part.fetching); part.fetching = setTimeout(refine, 20); });
         clear(part.full).append(frame(part.map, { name: `${part.name}-head`, title: part.title }));
       } else part.map.show(next);
-      setTimeout(refineSoon, 30, part);
-    })).catch((error) => { if (!superseded(error)) announce(error.message); });
-    if (mine !== turn) return;
+      setTimeout(finer, 30, part);
+    }
     heading.textContent = name;
     opened.hidden = false;
     for (const part of parts) part.view?.mark([[row, column]]);
     onOpen({ row, column, site, role });
-  }
-
-  function refineSoon(part) {
-    finer(part);
   }
 
   // Fetch the tiles that can be seen, as fine as the screen shows them.
@@ -389,13 +388,13 @@ function tokenCard(about) {
   const showLine = () => {
     const tokens = result.tokens[streamOf()];
     chosen = Math.min(chosen ?? 1, tokens.length - 1);
-    const colour = () => ({ ground: "transparent", ink: "inherit" });
+    const colour = (at) => (at === chosen ? { ground: "var(--accent)", ink: "var(--on-accent)" } : { ground: "transparent", ink: "inherit" });
     if (line === null) {
       line = tokenLine({ tokens, colour, label: "Tokens to choose from", read: (at) => `${at} “${result.tokens[streamOf()][at]}” (Enter or a click chooses it)`, onPick: (at) => pick(at) });
       places.append(line.element);
     } else line.show({ tokens });
   };
-  const pick = (at) => { chosen = at; draw(); };
+  const pick = (at) => { chosen = at; line.show(); draw(); };
   streams.addEventListener("change", () => { chosen = 0; showLine(); draw(); });
   heads.addEventListener("change", draw);
   const show = (next) => {
@@ -453,7 +452,11 @@ function relevanceCard() {
   };
   return {
     element: element("div", { class: "card relevance-card" }, element("h2", { class: "flat" }, "Where the answer comes from"), problem, out),
-    show: (result, example) => { clearTimeout(timer); timer = setTimeout(fetchAll, 60, result, example); },
+    show: (result, example) => {
+      clearTimeout(timer);
+      if (result.edited.answer.kind === "embedding") problem.textContent = "This model has no head that answers, so there is no answer to explain; start the server with one (--kind, or --task).";
+      else timer = setTimeout(fetchAll, 60, result, example);
+    },
     stop: () => { clearTimeout(timer); controller.abort(); },
   };
 }

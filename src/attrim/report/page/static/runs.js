@@ -83,8 +83,8 @@ export function runsView() {
     return element("tr", { data: { run: run.id } },
       element("td", {}, box),
       element("td", {}, element("a", { href: `#/run/${run.id}` }, element("bdi", {}, run.name)), run.problem ? element("div", { class: "note" }, element("bdi", {}, run.problem)) : null),
-      ...[run.study, run.model, run.task].map((text) => element("td", {}, element("bdi", {}, text))),
-      element("td", {}, when(run.changed)), element("td", {}, state(run)), element("td", {}, progressText(run)));
+      element("td", {}, state(run)), element("td", {}, progressText(run)),
+      ...[run.study, run.model, run.task].map((text) => element("td", {}, element("bdi", {}, text))), element("td", {}, when(run.changed)));
   };
   const draw = () => {
     const shown = runs.filter(fits);
@@ -102,7 +102,7 @@ export function runsView() {
   };
   search.addEventListener("input", draw);
   compare.addEventListener("click", () => { location.hash = `#/compare/${[...chosen].join(",")}`; });
-  const heads = ["choose", "run", "study", "model", "task", "last written", "state", "progress"];
+  const heads = ["choose", "run", "state", "progress", "study", "model", "task", "last written"];
   holder.append(element("h1", { tabindex: "-1" }, "Runs"), element("div", { class: "row filters" }, field("search", search), filters), element("div", { class: "row" }, note, compare),
     element("div", { class: "scroll list", tabindex: "0", role: "region", "aria-label": "Runs" },
       element("table", { "aria-label": "Runs" }, element("thead", {}, element("tr", {}, ...heads.map((name) => element("th", { scope: "col", class: "plain" }, name)))), body)));
