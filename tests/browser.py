@@ -14,9 +14,15 @@ from typing import Any
 import pytest
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 READY = "document.documentElement.dataset.ready === 'yes'"
 """Holds when a page has been built."""
 
@@ -24,7 +30,13 @@ READY = "document.documentElement.dataset.ready === 'yes'"
 def executable() -> str:
     """The path of Chromium; skips the test where there is none. ``ATTRIM_CHROMIUM`` names another one."""
     pytest.importorskip("playwright.sync_api", reason="pages are tested with the extra 'dev' (playwright)")
-    names = (os.environ.get("ATTRIM_CHROMIUM", ""), "/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
+    names = (
+        os.environ.get("ATTRIM_CHROMIUM", ""),
+        "/usr/bin/chromium",
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+    )
     found = next((path for name in names if name and (path := shutil.which(name))), None)
     if found is None:
         pytest.skip("there is no Chromium on this machine (make browser installs it on Debian)")
@@ -82,7 +94,9 @@ def scroll_through(page: Any) -> None:
 
 def accessibility(page: Any) -> list[str]:
     """What axe-core finds serious or critical on the page, one line each."""
-    pytest.importorskip("axe_playwright_python", reason="accessibility is tested with the extra 'dev' (axe-playwright-python)")
+    pytest.importorskip(
+        "axe_playwright_python", reason="accessibility is tested with the extra 'dev' (axe-playwright-python)"
+    )
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     found = page.evaluate("() => axe.run({ resultTypes: ['violations'] })")
     return [

@@ -49,6 +49,8 @@ LONGEST = 2000
 """Rows of a table that are embedded; the file of the table has all."""
 DIFFERING = 400
 """Rows of a table of differences."""
+SAME = 1e-6
+"""Numbers that are no further apart, relative to their size, are called the same."""
 LETTERS = 400
 """Of a value of a configuration."""
 SIDE = 640
@@ -398,15 +400,15 @@ def _result_differences(every: Sequence[Material], names: Sequence[str]) -> Iter
         for key in dict.fromkeys(key for own in cells for key in own):
             values = [own.get(key) for own in cells]
             known = [value for value in values if value is not None]
-            if len(set(values)) > 1:
-                whole = len(known) == len(values)
+            whole = len(known) == len(values)
+            if not whole or not math.isclose(min(known), max(known), rel_tol=SAME):
                 apart = known[1] - known[0] if len(values) == 2 and whole else max(known) - min(known)
                 rows.append([*key, *values, apart if whole else None])
         title = next(table.title or table.name for table in having if table is not None)
         note = f"The first {DIFFERING} of {len(rows)} numbers that differ." if len(rows) > DIFFERING else ""
         last = "second minus first" if len(names) == 2 else "largest minus smallest"
         if rows:
-            columns = [Column("row"), Column("number"), *(Column(run, "general", 5) for run in (*names, last))]
+            columns = [Column("row"), Column("number"), *(Column(run, "general", DIGITS) for run in (*names, last))]
             yield Table(
                 file_name("differences", name),
                 f"Differences: {title}",
@@ -417,8 +419,12 @@ def _result_differences(every: Sequence[Material], names: Sequence[str]) -> Iter
 
 
 def _cells(table: Table) -> Iterator[tuple[tuple[str, str], float]]:
-    """The numbers of a table by what their row and column are called; rows of the same name are numbered."""
-    texts = [at for at, column in enumerate(table.columns) if column.form == "text"]
+    """The numbers of a table by what their row and column are called; rows of the same name are numbered.
+
+    A row is called by the texts that it begins with; those between and behind its numbers are about these.
+    """
+    numbers = [at for at, column in enumerate(table.columns) if column.form != "text"]
+    texts = range(numbers[0] if numbers else 0)
     seen: dict[str, int] = {}
     for row in table.rows:
         name = ", ".join(str(row[at]) for at in texts if row[at] not in (None, "")) or "all"

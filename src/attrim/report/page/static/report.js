@@ -141,10 +141,12 @@ function sectionsOf(payload, level) {
   return sections;
 }
 
+// Go to a section, and again when what is drawn on the way there has its height.
 function jump(event) {
   const target = document.getElementById(event.currentTarget.dataset.to);
   target.scrollIntoView();
   target.focus({ preventScroll: true });
+  for (const wait of [100, 300]) setTimeout(() => { if (document.activeElement === target) target.scrollIntoView(); }, wait);
   event.preventDefault();
 }
 
