@@ -214,7 +214,7 @@ def test_relevance_has_a_slider_over_levels(page: Any) -> None:
     assert pixels() == 200
     shown.locator('input[type="range"]').press("ArrowRight")
     assert answer.inner_text() == "90 % of heads out: blue <i> (changed)"
-    assert colour() == "rgb(245, 204, 184)"  # 0.1 of 0.45: (0.2 / 2) / 0.9
+    assert colour() == "rgb(251, 235, 227)"  # 0.1 where the largest of all levels is 0.9
     assert pixels() == pytest.approx(200 * (0.12 + 0.88 * 0.1), abs=2)
     line = shown.locator(".tokens")
     line.focus()
