@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from attrim.measurement import measure
+from attrim.models.tiny import tiny_tokenizer
 from attrim.stats.mean import Mean
 from attrim.studies.bench import Bench, Source
 from attrim.studies.heads import Heads
@@ -45,20 +47,36 @@ def ask(classifier: LiveModel) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small classifier whose weights are so large that every edit changes its answer."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("models") / "lively"
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(1)
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+                        intermediate_size=24, num_labels=2, initializer_range=0.4)  # fmt: skip
+    BertForSequenceClassification(config).eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, lively: Path) -> Path:
     """A folder with two runs of the heads study, which have orders of heads; one of them has averages, too."""
     folder = tmp_path_factory.mktemp("served")
     glue = write_sst2(folder / "glue", train=24, dev=12)
-    bench = Bench("tiny-bert", task="glue/sst2", data=str(glue), output=folder / "runs", quiet=True)
+    bench = Bench(str(lively), task="glue/sst2", data=str(glue), output=folder / "runs", quiet=True)
     study = Heads(scores=("gradient-attention",), steps=(0.5,), directions=("smallest",), scopes=("dataset",))
     first = study.run(bench)
     study.run(dataclasses.replace(bench, seed=7))
-    batches = bench.loaded_task.feed(bench.loaded_model, bench.loaded_tokenizer)
+    texts = ["A text that is long enough for all tests.", "Another one, of another length, for the averages."]
+    batches = [dict(bench.loaded_tokenizer(text, return_tensors="pt")) for text in texts]
     measure(bench.loaded_model, batches, Mean()).save(first.folder / "averages")
     return folder / "runs"
 
 
 @pytest.fixture(scope="session")
-def equipped(runs: Path) -> LiveModel:
-    """The tiny classifier with what the runs hold."""
-    return LiveModel(Source("tiny-bert", kind="sequence-classification"), Catalogue([runs]))
+def equipped(runs: Path, lively: Path) -> LiveModel:
+    """The small classifier with what the runs hold."""
+    return LiveModel(Source(str(lively), kind="saved"), Catalogue([runs]))

@@ -9,7 +9,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from attrim.web.guard import HEADERS, MOST_BYTES, POLICY, Guard
-
 from served import ADDRESS, PORT, TOKEN, client
 
 

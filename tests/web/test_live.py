@@ -226,7 +226,7 @@ def test_orders_and_averages_of_runs_make_edits(equipped: LiveModel, runs: Path)
         np.testing.assert_allclose([given[number] for number in range(len(given))], expected.numpy(), atol=1e-6)
         assert found["edited"] != found["unedited"]
         words = shlex.split(found["edit"]["command"])
-        assert words[:3] == ["attrim", "evaluate", "tiny-bert"]
+        assert words[:3] == ["attrim", "evaluate", equipped.source.name]
         assert words[-2:] == ["--edit", found["edit"]["text"]]
 
 
@@ -265,7 +265,8 @@ def test_edits_that_cannot_be_made_are_one_sentence(ask: TestClient, edits: dict
 @pytest.mark.parametrize(
     "text",
     ["<script>alert(1)</script>", "</textarea><img src=x onerror=alert(1)>", "\u202eright to left", "a\x00b", "\ufffe",
-     "🤖" * 300, "x" * 20_000, "\n" * 50 + "a", "' OR 1=1 --", "{{7*7}}", "\u0301" * 400, "[MASK] [SEP] [CLS] <s> </s>"],
+     "🤖" * 300, "x" * 20_000,
+     "\n" * 50 + "a", "' OR 1=1 --", "{{7*7}}", "\u0301" * 400, "[MASK] [SEP] [CLS] <s> </s>"],
 )  # fmt: skip
 def test_hostile_texts_are_texts(ask: TestClient, text: str) -> None:
     answer = ask.post("/api/live/look", json={"input": {"text": text}})
@@ -411,7 +412,7 @@ def test_other_heads(kind: str) -> None:
 def test_averages_of_another_model_are_refused(tmp_path: Path, classifier: LiveModel) -> None:
     other = attrim.load_model("tiny-roberta", "sequence-classification")
     measure(other, [dict(attrim.load_tokenizer("tiny-roberta")(TEXT, return_tensors="pt"))], Mean()).save(tmp_path)
-    with pytest.raises(attrim.errors.AttrimError, match="do not fit|other sites"):
+    with pytest.raises(attrim.errors.AttrimError, match=r"do not fit|other sites"):
         LiveModel(classifier.source, Catalogue([]), [tmp_path])
 
 

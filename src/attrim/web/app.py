@@ -174,8 +174,9 @@ def _add_live(app: FastAPI, live: LiveModel | None, line: WorkLine) -> None:
 
     @app.get("/api/about")
     def about() -> dict[str, Any]:
-        """What there is: the version, and the name of the model."""
-        return {"attrim": __version__, "model": None if live is None else live.source.name}
+        """What there is: the version, the name of the model, and how busy it is."""
+        work = {"waiting": line.inside, "given_up": line.dropped, "bytes": 0 if live is None else live.remembered.size}
+        return {"attrim": __version__, "model": None if live is None else live.source.name, "work": work}
 
     @app.get("/api/live")
     async def described(request: Request) -> dict[str, Any]:

@@ -100,8 +100,13 @@ class Catalogue:
 
     def progress(self, entry: RunEntry) -> dict[str, Any]:
         """What a run holds so far: its configuration, and the settings that it stored last with their metrics."""
-        config = self._config(entry.folder)
-        return {"run": entry.to_json(), "configuration": config, "results": _results(entry.folder)}
+        try:
+            config, results = self._config(entry.folder), _results(entry.folder)
+        except (Unreadable, OSError, sqlite3.Error) as error:
+            raise ArtefactError(
+                f"The run {entry.name} cannot be read ({shorten(error, str)}); repeat its command, or remove it."
+            ) from error
+        return {"run": entry.to_json(), "configuration": config, "results": results}
 
     def _entry(self, folder: Path) -> RunEntry:
         problem, config, stored = "", {}, (0, False)

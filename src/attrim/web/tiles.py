@@ -22,7 +22,7 @@ class Encoded(NamedTuple):
 
     Attributes
     ----------
-    data : row by row; float16 is little-endian, and a uint8 code stands for ``(code / 255) ** 2 * high``, rounded up, so that
+    data : row by row; float16 is little-endian, and a uint8 code stands for ``(code / 255) ** 2 * high``, rounded up:
         small weights keep their digits and only what is zero has the code 0.
     shape : of the numbers.
     high : the largest of them; 1 where all are 0.

@@ -46,6 +46,7 @@ class WorkLine:
 
     Attributes
     ----------
+    inside : how many wait or are at work.
     dropped : how many were given up, before they began or at work.
     """
 
@@ -54,7 +55,7 @@ class WorkLine:
         self.dropped = 0
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="attrim-model")
         self._free = asyncio.Lock()
-        self._inside = 0
+        self.inside = 0
         self._running: set[Cancelled] = set()
 
     async def run(self, receive: Receive, work: Callable[[Cancelled], T]) -> T:
@@ -72,9 +73,9 @@ class WorkLine:
         Superseded
             When the client has gone.
         """
-        if self._inside > self.waiting:
+        if self.inside > self.waiting:
             raise Refused(503, f"The model is busy, and {self.waiting} requests wait for it; try again in a moment.")
-        self._inside += 1
+        self.inside += 1
         cancelled = Cancelled()
         job = asyncio.ensure_future(self._turn(work, cancelled))
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -87,7 +88,7 @@ class WorkLine:
             self.dropped += 1
             raise
         finally:
-            self._inside -= 1
+            self.inside -= 1
             cancelled.set()
             gone.cancel()
 
