@@ -23,8 +23,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-READY = "document.documentElement.dataset.ready === 'yes'"
-"""Holds when a page has been built."""
+READY = "() => document.documentElement.dataset.ready === 'yes'"
+"""Holds when a page has been built. A function: the page's own policy forbids texts that are evaluated."""
 
 
 def executable() -> str:

@@ -88,7 +88,7 @@ def test_contents_lead_to_their_sections(page: Any) -> None:
     assert links.count() == 12
     links.filter(has_text="Tables").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("document.activeElement.textContent === 'Tables'")
+    page.wait_for_function("() => document.activeElement.textContent === 'Tables'")
     heading = page.locator("h2", has_text="Tables")
     page.wait_for_function("(node) => node.getBoundingClientRect().top < innerHeight", arg=heading.element_handle())
 
@@ -247,7 +247,7 @@ def test_tables_are_sorted_and_copied(browser: Any, report: Path) -> None:
         head.locator("button").press("Enter")
         assert head.get_attribute("aria-sort") == "descending"
         shown.get_by_role("button", name="Copy as CSV").click()
-        page.wait_for_function("document.querySelector('[role=status]').textContent === 'Copied as CSV.'")
+        page.wait_for_function("() => document.querySelector('[role=status]').textContent === 'Copied as CSV.'")
         text = page.evaluate("navigator.clipboard.readText()")
         rows = list(csv.reader(io.StringIO(text)))
         assert rows[0] == ["setting", "top-1", "change", "kept"]
@@ -316,7 +316,7 @@ def test_two_reports_live_in_one_page(browser: Any, report: Path, tmp_path: Path
         open_file(page, outer)
         first, second = page.frames[1:]
         for frame in (first, second):
-            frame.wait_for_function("document.documentElement.dataset.ready === 'yes'")
+            frame.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
         choice = first.locator('figure[data-figure="heads"] select')
         choice.select_option(label="Change")
         assert second.locator('figure[data-figure="heads"] select').input_value() == "0"
