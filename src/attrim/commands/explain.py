@@ -152,13 +152,13 @@ class Explain(Command, Bench):
 
     def _write_examples(self, strips: list[RelevanceStrip], examples: list[Any]) -> list[str]:
         """Write pictures, page and numbers to the output folder, and return the files."""
-        from ..report.explained_page import write_page
+        from ..report.page.single_file import write_charts
 
         if self.output is None:
             return []
         files = self._drawn(strips)
         if "html" in self.formats:
-            files.append(write_page(strips, self.output / "explained.html", f"{self.name}: explained answers"))
+            files.append(write_charts(strips, self.output / "explained.html", f"{self.name}: explained answers"))
         values = {"model": self.name, "maps": dataclasses.asdict(self.map_options), "examples": examples}
         return [str(file) for file in (*files, self._write_json("explained.json", values))]
 

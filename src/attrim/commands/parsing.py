@@ -172,7 +172,9 @@ def _given(program: str, words: Sequence[str], flags: Mapping[str, Flag]) -> dic
         word, equals, value = left.pop(0).partition("=")
         if not _is_flag(word):
             word += equals + value
-            if positional:
+            if positional and positional[0].several:  # it takes all that are left
+                given[positional[0].key] = [*given.get(positional[0].key, ()), word]
+            elif positional:
                 given[positional.pop(0).key] = [word]
             else:
                 surplus.append(word)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..studies.findings import Findings
 
 Format = Literal["png", "svg", "pdf"]
+REPORT = "report.html"
+"""The file of a run's folder that shows all that it found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +53,21 @@ def command_of(study: type[Study]) -> type[StudyCommand]:
 def present(
     findings: Findings, formats: tuple[Format, ...], *, redraw: bool = False, progress: bool = False
 ) -> Outcome:
-    """Write the charts and tables of findings to their run's folder, and show what fits on a screen.
+    """Write the charts, tables and report of findings to their run's folder, and show what fits on a screen.
 
     Figures that are there and show the same numbers are not drawn again unless ``redraw`` is set.
     """
     from ..report.drawing import Drawing
+    from ..report.page.payload import Material
+    from ..report.page.single_file import write_report
     from ..report.sheets import write_tables
     from ..report.terminal import show
 
-    with Drawing(findings.charts(), findings.folder / "figures", formats, redraw=redraw) as drawing:
+    charts = findings.charts()
+    with Drawing(charts, findings.folder / "figures", formats, redraw=redraw) as drawing:
         tables = findings.tables()
         sheets = write_tables(tables, findings.folder / "tables")
+        report = write_report([Material(findings, charts, tables)], findings.folder / REPORT)
         figures = drawing.finish(progress)
     data: dict[str, Any] = {
         "model": findings.model,
@@ -69,6 +75,7 @@ def present(
         **findings.data(),
         "figures": [str(path) for path in figures],
         "tables": [str(path) for path in sheets],
+        "report": str(report),
     }
     shown: list[Any] = [show(table) for table in tables if not table.detail]
     pictures = [f"  {path}" for path in figures if path.suffix == f".{formats[0]}"] if formats else []
@@ -76,4 +83,5 @@ def present(
         shown += ["", f"Figures ({', '.join(formats)}):", *pictures]
     if sheets:
         shown += ["Tables:", *(f"  {path}" for path in sheets)]
-    return Outcome(data, [*shown, f"Everything is in {findings.folder}", "", *findings.sentences()])
+    where = [f"Everything is in {findings.folder}", f"Open {report} in a browser to look at it"]
+    return Outcome(data, [*shown, *where, "", *findings.sentences()])

@@ -127,6 +127,16 @@ def describe(*members: Any) -> str:
     return " then ".join(_label(member) for member in members)
 
 
+def spell(member: Any, **fields: str) -> str:
+    """The text of an edit or a stat that :func:`parse` reads back, however many heads or entries it has.
+
+    Parameters
+    ----------
+    fields : the texts of those fields that hold tensors, such as the folder that they were read from.
+    """
+    return _label(member, fields, whole=True)
+
+
 def _links(text: str) -> list[str]:
     """The texts of single edits that ``then`` joins."""
     parts = [part.strip() for part in _cut(text, _THEN)]
@@ -188,8 +198,10 @@ def _refuse_several(registry: Registry[Any], text: str) -> None:
         raise ParameterError(f"One {registry.kind} was expected, not {shorten(text)}; give them one by one.")
 
 
-def _label(member: Any) -> str:
+def _label(member: Any, given: Mapping[str, str] | None = None, whole: bool = False) -> str:
+    """The text of a member; ``given`` are texts of some fields, and ``whole`` writes everything out."""
     parts: list[str] = []
+    given = {name: _quote(text) for name, text in (given or {}).items()}
     for item in _fields(member):
         value = getattr(member, item.name)
         if item.name == "select" or not item.metadata.get("label", True):
@@ -198,10 +210,11 @@ def _label(member: Any) -> str:
             continue
         # Only the first field may go without its name.
         first = item is next(item for item in _fields(member) if item.name != "select")
-        parts.append(_text(value) if first and not item.kw_only else f"{item.name}={_text(value)}")
+        text = given.get(item.name) or _text(value, whole)
+        parts.append(text if first and not item.kw_only else f"{item.name}={text}")
     select = getattr(member, "select", None) or Select()
     chosen = {name: getattr(select, name) for name in SELECT_FIELDS if getattr(select, name) is not None}
-    parts += [f"{name}={_choice(entries)}" for name, entries in chosen.items()]
+    parts += [f"{name}={_choice(entries, whole)}" for name, entries in chosen.items()]
     return ":".join(filter(None, (_name(type(member)), ",".join(parts))))
 
 
@@ -226,7 +239,7 @@ def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and not hasattr(value, "ndim") and bool(value == default)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, whole: bool = False) -> str:
     """The inverse of :func:`_value` for what can be written; shapes and numbers of sites for tensors."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
@@ -235,7 +248,7 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping) or hasattr(value, "sites"):
         return counted(len(value if isinstance(value, Mapping) else value.sites), "site")
     if isinstance(value, (list, tuple)):
-        if len(value) > MANY:
+        if len(value) > MANY and not whole:
             return f"{len(value)} entries"
         return f"[{','.join(_text(entry) for entry in value)}]"
     return _quote(str(value)) if isinstance(value, (str, Path)) else str(value)
@@ -316,10 +329,10 @@ def _no_selection(field: str, entry: str, text: str) -> ParameterError:
     return ParameterError(f"{shorten(entry)} in {field}={shorten(text, str)} is not a selection; {way_out}")
 
 
-def _choice(entries: Sequence[Any]) -> str:
+def _choice(entries: Sequence[Any], whole: bool = False) -> str:
     """The inverse of :func:`parse_selection`, with runs of numbers as ranges and many single heads as their number."""
     plain = [entry[1] if isinstance(entry, tuple) and entry[0] is None else entry for entry in entries]
-    if len(plain) > MANY and any(isinstance(entry, tuple) for entry in plain):
+    if len(plain) > MANY and not whole and any(isinstance(entry, tuple) for entry in plain):
         return f"{len(plain)} heads"
     runs: list[list[Any]] = []
     for entry in plain:

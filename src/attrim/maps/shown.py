@@ -105,16 +105,18 @@ class Reader:
         special = set(getattr(self.tokenizer, "all_special_ids", ())) - {getattr(self.tokenizer, "unk_token_id", None)}
         plain = kept & Tensor.new_tensor(kept, [number not in special for number in tokens.tolist()])
         kept = plain if bool(plain.any()) else kept
-        return [self._word(number) for number in tokens[kept].tolist()], kept
+        return [self.word(number) for number in tokens[kept].tolist()], kept
 
-    def _word(self, number: int) -> str:
+    def word(self, number: int) -> str:
+        """A token of the vocabulary as a text."""
         if self.tokenizer is None:
             return str(number)
         piece = str(self.tokenizer.convert_ids_to_tokens(number))
-        text = piece if piece.startswith("##") else self._decoded([number])
+        text = piece if piece.startswith("##") else self.decoded([number])
         return text or "␣"
 
-    def _decoded(self, numbers: Sequence[int]) -> str:
+    def decoded(self, numbers: Sequence[int]) -> str:
+        """Several tokens as one text."""
         if self.tokenizer is None:
             return " ".join(map(str, numbers))
         text = self.tokenizer.decode(list(numbers), skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -126,12 +128,13 @@ class Reader:
             return f"{float(maps.logits[level or 0, example]):.3g}"
         if maps.answer_kind == "span":
             first, last = answers.tolist()
-            return self._decoded(batch["input_ids"][example, first : last + 1].tolist()) if first <= last else "(none)"
+            return self.decoded(batch["input_ids"][example, first : last + 1].tolist()) if first <= last else "(none)"
         chosen = answers[maps.counted[example]].tolist()
-        shown = " ".join(map(self._named if maps.answer_kind == "label" else self._word, chosen[:SHOWN]))
+        shown = " ".join(map(self.named if maps.answer_kind == "label" else self.word, chosen[:SHOWN]))
         return shown + (" …" if len(chosen) > SHOWN else "")
 
-    def _named(self, number: int) -> str:
+    def named(self, number: int) -> str:
+        """A label by its number."""
         if self.answers is not None:
             return self.answers[number]
         names: Mapping[int, str] = getattr(getattr(self.model, "config", None), "id2label", None) or {}

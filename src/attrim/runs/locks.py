@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,6 +75,31 @@ def _locked(folder: Path) -> IO[bytes]:
                 f"Another process is writing to {folder}; wait until it ends, or give another folder with --output."
             ) from error
     return file
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether some process has the right to write to a folder; asks without taking it, so that nobody is disturbed.
+
+    Where there are no locks, nothing is locked.
+    """
+    if (os.getpid(), folder.resolve()) in _held:
+        return True  # and the file must not be opened: closing it would release this process's own lock
+    if fcntl is None:
+        return False
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    # struct flock: its fields are in another order on macOS and BSD.
+    layout, place = ("hhqqi4x", 0) if sys.platform.startswith("linux") else ("qqihhi", 3)
+    values = [fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0] if place == 0 else [0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET, 0]
+    try:
+        answer = fcntl.fcntl(handle, fcntl.F_GETLK, struct.pack(layout, *values))
+        return bool(struct.unpack(layout, answer)[place] != fcntl.F_UNLCK)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import record
+from ..core.cells import Cell
 from ..core.documents import MissingFile, Unreadable, parse_json, read_json
 from ..core.paths import home_path
 from ..errors import ArtefactError
@@ -57,7 +58,7 @@ _RESTORE = "restore it from a copy, or move the folder away to begin again"
 _PACKAGES = ("attrim", "torch", "transformers", "datasets", "numpy", "safetensors")
 
 
-class Run:
+class Run(Cell):
     """One run folder: ``config.json``, ``versions.json``, ``results.sqlite`` and ``arrays/*.safetensors``.
 
     Use :meth:`open` (or :meth:`read` for looking only), best in a ``with`` statement. A setting is stored in one

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..attention.discover import find_sites
 from ..core import record
+from ..core.cells import Cell
 from ..core.registry import SCORES
 from ..core.site import Select, Site, blocks_of
 from ..core.text import check_fields
@@ -217,8 +218,16 @@ def share(values: Mapping[str, Tensor], units: Sequence[Sequence[Site]]) -> dict
     return shared
 
 
+class Order(list[Any], Cell):
+    """The heads in the order of their scores: a list of pairs that a notebook shows as a matrix of places."""
+
+    def __init__(self, heads: Iterable[Any], scores: Scores) -> None:
+        super().__init__(heads)
+        self.scores = scores
+
+
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(Cell):
     """One number for every head of some sites, or one for every head and example.
 
     Parameters
@@ -319,7 +328,8 @@ class Scores:
             for number, site in enumerate(self.sites)
             for head, value in zip(self.scored(site), self.values[site.name].tolist(), strict=True)
         )
-        return [(self.sites[number].name if by == "site" else layer, head) for _, layer, number, head in places]
+        heads = ((self.sites[number].name if by == "site" else layer, head) for _, layer, number, head in places)
+        return Order(heads, self)
 
     def units(self) -> list[list[tuple[str, int]]]:
         """The heads of :meth:`order` in groups that share a number: single heads, all of a site or all of a block."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call, not_finite
+from ..core.cells import Cell
 from ..core.charts import Chart, Table
 from ..core.record import load as load_record
 from ..core.registry import STATS
@@ -23,7 +24,7 @@ from .integers import grown, normalise_wide
 register = STATS.register
 
 
-class Stat:
+class Stat(Cell):
     """Base of all stats: ``watch`` adds one call up, ``merge`` adds another stat of the same kind.
 
     A stat keeps what it counts for each site by the site's name. It sees every call after all edits, and must

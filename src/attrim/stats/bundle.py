@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 
 from torch import Tensor
 
+from ..core.cells import Cell
 from ..core.charts import Chart, Table
 from ..core.registry import STATS
 from ..core.wording import counted
@@ -23,7 +24,7 @@ Kind = TypeVar("Kind")
 OneStat = TypeVar("OneStat", bound=Stat)
 
 
-class Stats(Mapping[str, Stat]):
+class Stats(Mapping[str, Stat], Cell):
     """The stats of one measurement, by class (``stats[Histogram]``, which is typed) or name (``stats["Histogram"]``).
 
     The first stat of a class has the name of the class, the second one is ``"Histogram-2"``, and so on.

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from .. import __version__
 from ..core import record
+from ..core.cells import Cell
 from ..core.charts import Chart, Table, dump, load
 from ..core.registry import STUDIES
 from ..core.text import describe
@@ -54,7 +55,7 @@ class Setting:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Findings:
+class Findings(Cell):
     """Base of what studies find. The fields of a subclass are kept: results, stats, scores, edits and plain values.
 
     Attributes
