@@ -18,9 +18,10 @@ function short(text) {
 // Cells in rows and columns on one canvas, with names beside them, a cursor and one line that says what it is on.
 class Board {
   // paint(context, place, pixels): draws all cells; place has left, top, wide, high (of a cell) and the numbers of rows and columns.
-  // read(row, column): what stands there, in words. whole: it is to fit the window, and can be magnified.
-  constructor({ rows, columns, rowNames, columnNames, paint: painted, read, open = null, label, xLabel = "", yLabel = "", most = 44, least = 3, square = true, namesAbove = false, whole = false }) {
-    Object.assign(this, { rows, columns, rowNames, columnNames, painted, read, open, label, xLabel, yLabel, most, least, square, namesAbove, whole });
+  // read(row, column): what stands there, in words. whole: it is to fit the window, and can be magnified. framed: cells can be marked.
+  constructor({ rows, columns, rowNames, columnNames, paint: painted, read, open = null, label, xLabel = "", yLabel = "", most = 44, least = 3, square = true, namesAbove = false, whole = false, framed = false }) {
+    Object.assign(this, { rows, columns, rowNames, columnNames, painted, read, open, label, xLabel, yLabel, most, least, square, namesAbove, whole, framed });
+    this.still = null;
     this.row = 0;
     this.column = 0;
     this.zoom = 1;
@@ -122,10 +123,34 @@ class Board {
       context.fillText(text, 0, 0);
       context.restore();
     }
-    context.strokeStyle = colours.night ? "#f0b429" : "#d55e00";
+    this.still = null;
+    this.drawMarks();
+    this.moveCursor();
+  }
+
+  // Frames around some cells; the cells are kept as a picture, so that other frames do not draw them again.
+  mark(places) {
+    this.marks = places;
+    if (this.place) this.drawMarks();
+  }
+
+  drawMarks() {
+    if (!this.framed) return;
+    const { canvas, place } = this;
+    const context = canvas.getContext("2d");
+    const fine = canvas.width / place.width;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    if (this.still === null) {
+      this.still = element("canvas", { width: canvas.width, height: canvas.height });
+      this.still.getContext("2d").drawImage(canvas, 0, 0);
+    } else {
+      context.clearRect(0, 0, canvas.width, canvas.height);
+      context.drawImage(this.still, 0, 0);
+    }
+    context.setTransform(fine, 0, 0, fine, 0, 0);
+    context.strokeStyle = dark() ? "#f0b429" : "#d55e00";
     context.lineWidth = 2;
     for (const [row, column] of this.marks) context.strokeRect(place.left + column * place.wide + 1, place.top + row * place.high + 1, place.wide - 2, place.high - 2);
-    this.moveCursor();
   }
 
   moveCursor() {
@@ -324,7 +349,7 @@ export function overview({ rows, columns, grid, present = null, label = "heads",
     }
   };
   const board = new Board({
-    rows: rows.length, columns: columns.length, rowNames: rows, columnNames: columns, label, xLabel: "head", most: 72, least: 14, namesAbove: true, paint: paintAll, open,
+    rows: rows.length, columns: columns.length, rowNames: rows, columnNames: columns, label, xLabel: "head", most: 72, least: 14, namesAbove: true, framed: true, paint: paintAll, open,
     read: (row, column) => {
       const at = row * columns.length + column;
       if (!there(at)) return `${rows[row]}: there is no head ${columns[column]}`;
@@ -344,7 +369,7 @@ export function overview({ rows, columns, grid, present = null, label = "heads",
     board.resize(rows.length, columns.length, rows, columns);
     board.redraw();
   };
-  const mark = (places) => { board.marks = places; board.redraw(); };
+  const mark = (places) => board.mark(places);
   const exported = () => {
     const found = [["row", "head", "query cell", "key cell", "weight"]];
     for (let at = 0; at < rows.length * columns.length; at += 1) {
