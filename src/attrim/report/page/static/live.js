@@ -382,8 +382,8 @@ function tokenCard(about) {
     controller.abort();
     controller = new AbortController();
     try {
-      const about = JSON.stringify([streamOf(), chosen, heads.value, openHead?.site.name, openHead?.column]);
-      const names = SIDES.map(([side]) => `${side} ${result[side].key} ${about}`);
+      const place = JSON.stringify([streamOf(), chosen, heads.value, openHead?.site.name, openHead?.column]);
+      const names = SIDES.map(([side]) => `${side} ${result[side].key} ${place}`);
       const nodes = await Promise.all(SIDES.map(([side], at) => known.get(names[at]) ?? fetchSide(side, streamOf())));
       known = new Map(names.map((name, at) => [name, nodes[at]]));
       out.replaceChildren(...nodes);
