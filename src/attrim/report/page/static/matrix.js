@@ -72,7 +72,7 @@ class Board {
     const turned = 6.4 * longestColumn + 4 > wide;
     const names = this.columnNames.length ? (turned ? Math.ceil(6.2 * longestColumn + 8) : 16) : 0;
     const top = (this.namesAbove ? names : 4) + (this.namesAbove && this.xLabel ? 16 : 0);
-    const total = { width: left + wide * this.columns + 8, height: top + high * this.rows + (this.namesAbove ? 4 : names + (this.xLabel ? 18 : 4)) };
+    const total = { width: Math.max(left + wide * this.columns + 8, Math.min(width, left + 6.4 * this.xLabel.length + 8)), height: top + high * this.rows + (this.namesAbove ? 4 : names + (this.xLabel ? 18 : 4)) };
     return { left, top, wide, high, turned, names, rows: this.rows, columns: this.columns, ...total };
   }
 
