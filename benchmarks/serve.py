@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 
-WORDS = "the a cat dog street animal was too tired did not cross because it sat on mat and looked at him her".split()
+TEXT = "the cat did not cross the street because it was too tired and the dog that sat on a mat looked at him"
 GREATEST_GROWTH = 1.5
 """Of the server's memory between the first quarter of the load and its end."""
 MOST_OVERHEAD = 150.0
@@ -38,7 +38,7 @@ MOST_OVERHEAD = 150.0
 @contextmanager
 def server(model: str) -> Any:
     """The command in a process of its own, at a free port of this machine."""
-    words = [sys.executable, "-m", "attrim", "serve", "--port", "0", "--model", model, "--memory", "256"]
+    words = [sys.executable, "-m", "attrim", "serve", "--port", "0", "--model", model, "--memory", "64"]
     started = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ)
     try:
         for line in started.stdout or ():
@@ -63,11 +63,12 @@ class Asker(threading.Thread):
         self.errors: list[str] = []
 
     def run(self) -> None:
+        """Ask until the end."""
         token = self.url.query.removeprefix("token=")
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         line = http.client.HTTPConnection(self.url.hostname, self.url.port, timeout=120)
         while time.monotonic() < self.end:
-            text = " ".join(self.random.choices(WORDS, k=self.random.randrange(8, 64)))
+            text = " ".join(self.random.choices(TEXT.split(), k=self.random.randrange(8, 64)))
             edits = {"threshold": {"value": self.random.choice([0.001, 0.01, 0.05])}}
             body = json.dumps({"input": {"text": text}, "edits": edits})
             answer = self._ask(line, "look", "POST", "/api/live/look", body, headers)

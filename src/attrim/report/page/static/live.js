@@ -225,7 +225,7 @@ function stepsCard(changed) {
 // The sites of one role: all heads, and the one that is open, unedited and edited.
 function attentionGroup(role, sites, side, onOpen) {
   const heads = Math.max(...sites.map((site) => site.heads));
-  const rows = sites.map((site) => `${site.role} ${site.layer}`);
+  const rows = sites.map((site) => `layer ${site.layer}`);
   const columns = Array.from({ length: heads }, (_, at) => String(at));
   const present = sites.flatMap((site) => columns.map((_, at) => at < site.heads));
   let current = null;
@@ -252,7 +252,7 @@ function attentionGroup(role, sites, side, onOpen) {
     turn += 1;
     const mine = turn;
     const site = sites[row];
-    const name = `${rows[row]}, head ${column}`;
+    const name = `${role}, ${rows[row]}, head ${column}`;
     const tokens = { queries: result.tokens[site.queries], keys: result.tokens[site.keys] };
     await Promise.all(parts.map(async (part) => {
       const grid = new TiledGrid(result[part.name].key, site.at, column, result.sites[site.at], side);
