@@ -109,8 +109,10 @@ def renderer_memory() -> float:
     largest = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if b"--type=renderer" in words and str(os.getpid()).encode() in _ancestors(folder):
+            # Chromium writes the arguments of its processes as one text.
+            if b"--type=renderer" in (folder / "cmdline").read_bytes() and str(os.getpid()).encode() in _ancestors(
+                folder
+            ):
                 pages = int((folder / "statm").read_text().split()[1])
                 largest = max(largest, pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
         except (OSError, ValueError):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+import attrim
 from attrim.core.registry import EDITS, METHODS, STATS, Registry
 from attrim.core.site import Select
 from attrim.core.text import (
@@ -22,6 +24,7 @@ from attrim.core.text import (
     parse_heads,
     parse_one_chain,
     parse_options,
+    spell,
 )
 from attrim.edits import Constant, Edit, Gate, Mask, RandomDrop, Threshold, Uniform
 from attrim.errors import AttrimError
@@ -332,3 +335,19 @@ def test_any_text_is_edits_or_one_sentence(text: str) -> None:
         assert "\n" not in str(found)
     else:
         assert [fields_of(edit) for edit in parse_chain(describe(*found))] == [fields_of(edit) for edit in found]
+
+
+def test_a_spelled_edit_is_read_back_whole(tmp_path: Path) -> None:
+    """Where a label says how many heads there are, the spelled text names them, and tensors by their folder."""
+    heads = [(layer, head) for layer in range(5) for head in range(4)]
+    gate = Gate(0.0, select=Select(heads=heads))
+    assert describe(gate).endswith("heads=20 heads")
+    (back,) = parse_chain(spell(gate))
+    assert back.select == gate.select
+    model, tokenizer = attrim.load_model("tiny-bert"), attrim.load_tokenizer("tiny-bert")
+    stats = attrim.measure(model, [dict(tokenizer("a text", return_tensors="pt"))], attrim.Mean())
+    folder = stats.save(tmp_path / "a folder, with a comma")
+    constant = Constant(stats[attrim.Mean], select=Select(heads=heads[:2]))
+    (back,) = parse_chain(spell(constant, matrix=str(folder)))
+    assert back.select == constant.select
+    assert all(torch.equal(back.matrix[name], constant.matrix[name]) for name in constant.matrix)

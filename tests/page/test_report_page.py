@@ -201,13 +201,19 @@ def test_hover_makes_no_nodes(page: Any) -> None:
     assert page.evaluate("document.getElementsByTagName('*').length") == before
 
 
+PIXEL = """(node) => {
+  const copy = Object.assign(document.createElement('canvas'), { width: node.width, height: node.height });
+  const context = copy.getContext('2d', { willReadFrequently: true });
+  context.drawImage(node, 0, 0);
+  return context.getImageData(280, 80, 1, 1).data[0];
+}"""
+
+
 def test_relevance_has_a_slider_over_levels(page: Any) -> None:
     shown = figure(page, "example-0")
     answer = shown.locator("output.answer")
     colour = lambda: shown.locator(".token").nth(2).evaluate("(node) => getComputedStyle(node).backgroundColor")
-    pixels = lambda: shown.locator("canvas.image").evaluate(
-        "(node) => node.getContext('2d').getImageData(280, 80, 1, 1).data[0]"
-    )
+    pixels = lambda: shown.locator("canvas.image").evaluate(PIXEL)
     page.wait_for_timeout(200)
     assert answer.inner_text() == "all heads: red"
     assert colour() == "rgb(217, 72, 1)"  # the most relevant of all

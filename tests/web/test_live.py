@@ -221,10 +221,12 @@ def test_orders_and_averages_of_runs_make_edits(equipped: LiveModel, runs: Path)
         found = looked(asked, "a b", chosen)
         chain = parse_chain(found["edit"]["text"])
         with torch.no_grad(), attrim.edit(equipped.model, *chain):
-            expected = equipped.model(**batch_of(equipped, "a b")).logits[0].double()
-        given = {each["id"]: each["logit"] for each in found["edited"]["answer"]["candidates"]}
+            expected = equipped.model(**batch_of(equipped, "a b")).logits[0].double().softmax(0)
+        given = {each["id"]: each["probability"] for each in found["edited"]["answer"]["candidates"]}
         np.testing.assert_allclose([given[number] for number in range(len(given))], expected.numpy(), atol=1e-6)
         assert found["edited"] != found["unedited"]
+        relevance = asked.post("/api/live/relevance", json={"key": found["edited"]["key"]})
+        assert relevance.status_code == 200, relevance.text
         words = shlex.split(found["edit"]["command"])
         assert words[:3] == ["attrim", "evaluate", equipped.source.name]
         assert words[-2:] == ["--edit", found["edit"]["text"]]

@@ -208,7 +208,7 @@ def test_heads_are_opened_by_mouse_and_keyboard(browser: Any, address: str) -> N
         board.focus()
         for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
             page.keyboard.press(key)
-        page.get_by_role("heading", name="encoder 1, head 2").wait_for()
+        page.get_by_role("heading", name="encoder, layer 1, head 2").wait_for()
         full = page.locator(".group .opened .board").nth(1)
         full.focus()
         for key in ("ArrowDown", "ArrowDown", "Enter"):

@@ -22,7 +22,7 @@ from .controls import LookRequest, RelevanceRequest
 from .guard import Refused
 from .live import LiveModel
 from .looking import along_token
-from .tiles import Encoded, WireFormat, encode, thumbnail, tile
+from .tiles import WireBytes, WireFormat, encode, thumbnail, tile
 from .worker import Superseded, WorkLine
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def _add_live(app: FastAPI, live: LiveModel | None, line: WorkLine) -> None:
         """A small picture of every head, site by site; X-Shapes has heads, rows and columns of each site."""
         known = require().known(key)
 
-        def made() -> list[Encoded]:
+        def made() -> list[WireBytes]:
             small = [thumbnail(view.weights, side) for view in known.views]
             high = max((float(each.max()) for each in small if each.size), default=0.0)
             return [encode(each, format, high) for each in small]
@@ -249,7 +249,7 @@ def _add_live(app: FastAPI, live: LiveModel | None, line: WorkLine) -> None:
         return answer
 
 
-def _bytes(parts: list[Encoded], format: WireFormat) -> Response:
+def _bytes(parts: list[WireBytes], format: WireFormat) -> Response:
     """Numbers of several sites, one after the other."""
     shapes = ";".join(",".join(map(str, part.shape)) for part in parts)
     high = max((part.high for part in parts), default=1.0)

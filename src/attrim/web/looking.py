@@ -24,6 +24,8 @@ from .answers import Reply, read_answer
 from .tiles import Weights
 from .worker import Cancelled
 
+BESIDE = 64 * 2**10
+"""Bytes of a look beside its tensors."""
 FACTS = ("zeros", "confidence", "entropy", "change")
 """Numbers about each head: the share of its weights that is zero, the mean of each row's largest weight, the mean
 entropy of its rows in nats, and how much of each row's weight edits moved elsewhere (0 to 1)."""
@@ -104,8 +106,9 @@ class Look:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, more or less."""
-        return sum(view.weights.nbytes for view in self.views) + 8 * self.reply.numbers.numel()
+        """Bytes that it takes, more or less: attention, and what stands beside it as Python objects."""
+        numbers = sum(view.weights.nbytes for view in self.views) + 8 * self.reply.numbers.numel()
+        return numbers + BESIDE + 2**10 * len(self.reply.shown.get("places", ()))
 
     @property
     def sparsity(self) -> float:

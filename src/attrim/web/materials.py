@@ -113,7 +113,9 @@ class Materials:
         return self._pattern(folder, tau, scope), folder
 
     def _make_pattern(self, folder: Path, tau: float, scope: Scope) -> SparsePattern:
-        return SparsePattern(self._mean(str(folder)), tau, scope)
+        made = SparsePattern(self._mean(str(folder)), tau, scope)
+        made.mask  # noqa: B018 (now: what is first made in inference mode cannot be differentiated through)
+        return made
 
     def _folder(self, number: str) -> Path:
         for each in self.averages():

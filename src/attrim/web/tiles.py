@@ -17,7 +17,7 @@ Weights = NDArray[np.float16]
 WireFormat = Literal["uint8", "float16"]
 
 
-class Encoded(NamedTuple):
+class WireBytes(NamedTuple):
     """Numbers as bytes.
 
     Attributes
@@ -33,14 +33,14 @@ class Encoded(NamedTuple):
     high: float
 
 
-def encode(values: Weights, format: WireFormat, high: float | None = None) -> Encoded:
+def encode(values: Weights, format: WireFormat, high: float | None = None) -> WireBytes:
     """Numbers that are not negative as bytes; ``high`` is the number that the largest code stands for."""
     largest = float(values.max()) if values.size else 0.0
     top = high or largest or 1.0
     if format == "float16":
-        return Encoded(values.astype("<f2").tobytes(), values.shape, top)
+        return WireBytes(values.astype("<f2").tobytes(), values.shape, top)
     codes = np.ceil(np.sqrt(values.astype(np.float32) / np.float32(top)) * 255).clip(0, 255)
-    return Encoded(codes.astype(np.uint8).tobytes(), values.shape, top)
+    return WireBytes(codes.astype(np.uint8).tobytes(), values.shape, top)
 
 
 def pool(values: Weights, factor: int) -> Weights:

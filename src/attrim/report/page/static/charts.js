@@ -209,10 +209,12 @@ function draw(model, { width, height, colours, hidden, names, compact = false, s
   const svg = vector("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": FONT, "font-size": 11, color: colours.quiet });
   const clip = once("clip");
   svg.append(vector("defs", {}, vector("clipPath", { id: clip }, vector("rect", { x: inner.left - 5, y: inner.top - 5, width: Math.max(0, inner.right - inner.left + 10), height: Math.max(0, inner.bottom - inner.top + 10) }))));
+  const under = vector("g");
+  svg.append(under);
   if (!bare) svg.append(...axesOf(model, { x, y, right, inner, width, height, colours, compact, style }));
   const ground = vector("g", { "clip-path": `url(#${clip})` });
   const targets = [];
-  const context = { model, x, y, right, inner, colours, style, ground, targets, hidden };
+  const context = { model, x, y, right, inner, colours, style, under, ground, targets, hidden };
   if (model.kind === "Bars") drawSections(context);
   drawReferences(context, names);
   model.parts.forEach((part, at) => {
@@ -293,10 +295,10 @@ function barAxis(model, axis, across) {
   }
 }
 
-function drawSections({ model, x, inner, colours, ground }) {
+function drawSections({ model, x, inner, colours, under }) {
   let begin = 0;
   model.sections.forEach((section, at) => {
-    if (at % 2 === 0) ground.append(vector("rect", { x: x(begin - 0.5), width: x(begin + section.length - 0.5) - x(begin - 0.5), y: inner.top, height: inner.bottom - inner.top, fill: colours.band }));
+    if (at % 2 === 0) under.append(vector("rect", { x: x(begin - 0.5), width: x(begin + section.length - 0.5) - x(begin - 0.5), y: inner.top, height: inner.bottom - inner.top, fill: colours.band }));
     begin += section.length;
   });
 }

@@ -20,7 +20,7 @@ export function viewOf(chart) {
 }
 
 function nameOf(chart) {
-  return chart.title || chart.name.replaceAll("-", " ");
+  return chart.title || (chart.name.charAt(0).toUpperCase() + chart.name.slice(1)).replaceAll("-", " ");
 }
 
 // Whether a figure needs the whole width of the page.

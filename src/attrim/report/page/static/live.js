@@ -10,7 +10,7 @@ import { Grid, unpack } from "./packed.js";
 import { relevance, tokenLine } from "./tokens.js";
 
 const TYPING = 250; // milliseconds after the last key
-const MOVING = 40; // and after a control was moved
+const MOVING = 8; // and after a control was moved
 const MOST_TILES = 48; // that are fetched at once
 const SIDES = [["unedited", "Unedited"], ["edited", "Edited"]];
 const FACTS = { zeros: "share of weights that are zero", confidence: "mean of each row's largest weight", entropy: "mean entropy of the rows (nats)", change: "share of each row's weight that edits moved" };
@@ -225,7 +225,7 @@ function stepsCard(changed) {
 // The sites of one role: all heads, and the one that is open, unedited and edited.
 function attentionGroup(role, sites, side, onOpen) {
   const heads = Math.max(...sites.map((site) => site.heads));
-  const rows = sites.map((site) => `${site.role} ${site.layer}`);
+  const rows = sites.map((site) => `layer ${site.layer}`);
   const columns = Array.from({ length: heads }, (_, at) => String(at));
   const present = sites.flatMap((site) => columns.map((_, at) => at < site.heads));
   let current = null;
@@ -252,7 +252,7 @@ function attentionGroup(role, sites, side, onOpen) {
     turn += 1;
     const mine = turn;
     const site = sites[row];
-    const name = `${rows[row]}, head ${column}`;
+    const name = `${role}, ${rows[row]}, head ${column}`;
     const tokens = { queries: result.tokens[site.queries], keys: result.tokens[site.keys] };
     await Promise.all(parts.map(async (part) => {
       const grid = new TiledGrid(result[part.name].key, site.at, column, result.sites[site.at], side);
@@ -312,6 +312,8 @@ function attentionGroup(role, sites, side, onOpen) {
   function show(next, found) {
     result = next;
     for (const part of parts) {
+      if (part.key === next[part.name].key) continue; // a control changes one side only
+      part.key = next[part.name].key;
       const grid = gridOf(found[part.name]);
       if (part.view === null) {
         part.view = overview({ rows, columns, grid, present, label: `${part.title}: heads of ${role}`, open });
@@ -329,6 +331,7 @@ function tokenCard(about) {
   let chosen = null;
   let openHead = null;
   let controller = new AbortController();
+  let known = new Map(); // what was shown of each side, which is not fetched again while nothing about it changes
   const streams = element("select", { data: { control: "stream" } });
   const heads = element("select", { data: { control: "heads" } }, element("option", { value: "all" }, "the mean of all heads"), element("option", { value: "open" }, "the head that is open"));
   const places = element("div");
@@ -379,8 +382,11 @@ function tokenCard(about) {
     controller.abort();
     controller = new AbortController();
     try {
-      const nodes = await Promise.all(SIDES.map(([side]) => fetchSide(side, streamOf())));
-      clear(out).append(...nodes);
+      const place = JSON.stringify([streamOf(), chosen, heads.value, openHead?.site.name, openHead?.column]);
+      const names = SIDES.map(([side]) => `${side} ${result[side].key} ${place}`);
+      const nodes = await Promise.all(SIDES.map(([side], at) => known.get(names[at]) ?? fetchSide(side, streamOf())));
+      known = new Map(names.map((name, at) => [name, nodes[at]]));
+      out.replaceChildren(...nodes);
     } catch (error) {
       if (!superseded(error)) announce(error.message);
     }
@@ -540,6 +546,7 @@ function build(about, holder) {
   const problem = element("p", { class: "problem", role: "alert", hidden: true });
   let controller = new AbortController();
   let timer = 0;
+  let soon = 0;
   let groups = null;
   let overviews = { key: null, bytes: null };
   let looks = 0;
@@ -559,10 +566,7 @@ function build(about, holder) {
     timer = setTimeout(look, wait);
   }
 
-  const fetchOverview = async (key, signal) => {
-    const found = await packedBytes(`/api/live/looks/${key}/overview?side=48`, signal);
-    return found;
-  };
+  const fetchOverview = (key, signal) => packedBytes(`/api/live/looks/${key}/overview?side=48`, signal);
 
   async function look() {
     controller.abort(); // what was asked before is not wanted any more; the server notices, too
@@ -605,13 +609,18 @@ function build(about, holder) {
       clear(attention).append(...[...groups.views.values()].map((view) => view.element));
     }
     for (const view of groups.views.values()) view.show(result, found);
+    taken.show(result);
+    clearTimeout(soon);
+    soon = setTimeout(showRest, 0, result, sites, example); // the picture of all heads comes first
+  }
+
+  function showRest(result, sites, example) {
     facts.show(result, (role, layer, column) => {
       const view = groups.views.get(role);
       view.open(sites.filter((site) => site.role === role).findIndex((site) => site.layer === layer), column);
       view.element.scrollIntoView({ block: "nearest" });
     });
     token.show(result);
-    taken.show(result);
     relevant.show(result, example);
     if (example !== undefined) input.picture(result.picture);
   }
@@ -620,7 +629,7 @@ function build(about, holder) {
     element("div", { class: "live-controls" }, input.element, edits.element, taken.element),
     element("div", { class: "live-results" }, answers.element, steps?.element, attention, facts.element, token.element, relevant.element)));
   later(0);
-  return () => { clearTimeout(timer); controller.abort(); relevant.stop(); };
+  return () => { clearTimeout(timer); clearTimeout(soon); controller.abort(); relevant.stop(); };
 }
 
 export function liveView(about) {

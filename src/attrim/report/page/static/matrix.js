@@ -18,9 +18,10 @@ function short(text) {
 // Cells in rows and columns on one canvas, with names beside them, a cursor and one line that says what it is on.
 class Board {
   // paint(context, place, pixels): draws all cells; place has left, top, wide, high (of a cell) and the numbers of rows and columns.
-  // read(row, column): what stands there, in words.
-  constructor({ rows, columns, rowNames, columnNames, paint: painted, read, open = null, label, xLabel = "", yLabel = "", most = 44, least = 3, square = true, namesAbove = false, zoomable = false }) {
-    Object.assign(this, { rows, columns, rowNames, columnNames, painted, read, open, label, xLabel, yLabel, most, least, square, namesAbove });
+  // read(row, column): what stands there, in words. whole: it is to fit the window, and can be magnified. framed: cells can be marked.
+  constructor({ rows, columns, rowNames, columnNames, paint: painted, read, open = null, label, xLabel = "", yLabel = "", most = 44, least = 3, square = true, namesAbove = false, whole = false, framed = false }) {
+    Object.assign(this, { rows, columns, rowNames, columnNames, painted, read, open, label, xLabel, yLabel, most, least, square, namesAbove, whole, framed });
+    this.still = null;
     this.row = 0;
     this.column = 0;
     this.zoom = 1;
@@ -34,7 +35,7 @@ class Board {
     this.holder.addEventListener("pointerleave", () => { if (document.activeElement !== this.holder) this.cursor.hidden = true; });
     this.holder.addEventListener("click", (event) => { if (this.hover(event)) this.open?.(this.row, this.column); });
     this.holder.addEventListener("keydown", (event) => this.key(event));
-    this.zooms = zoomable ? this.zoomChoice() : null;
+    this.zooms = whole ? this.zoomChoice() : null;
     this.element = element("div", { class: "board-frame" }, this.holder, element("div", { class: "row" }, this.readout, this.zooms));
     onWidth(this.element, (width) => { this.width = width; this.redraw(); });
     onTheme(() => this.redraw());
@@ -60,17 +61,18 @@ class Board {
   }
 
   // Where cells and names are, for a width in pixels.
-  placing(width, zoom = 1) {
+  placing(width, zoom = 1, height = 0.72 * innerHeight) {
     const longestRow = Math.max(1, ...this.rowNames.map((name) => short(name).length));
     const longestColumn = Math.max(1, ...this.columnNames.map((name) => short(name).length));
     const left = Math.ceil(6.4 * longestRow + (this.yLabel ? 26 : 10));
     const room = Math.max(40, width - left - 8);
-    const wide = zoom * Math.max(Math.min(this.most, room / this.columns), Math.min(this.least, room / this.columns));
+    const fitting = this.whole ? Math.max(160, height) / this.rows : Infinity;
+    const wide = zoom * Math.max(Math.min(this.most, room / this.columns, fitting), Math.min(this.least, room / this.columns));
     const high = this.square ? wide : Math.min(zoom * this.most, Math.max(22, 0.8 * wide));
     const turned = 6.4 * longestColumn + 4 > wide;
     const names = this.columnNames.length ? (turned ? Math.ceil(6.2 * longestColumn + 8) : 16) : 0;
     const top = (this.namesAbove ? names : 4) + (this.namesAbove && this.xLabel ? 16 : 0);
-    const total = { width: left + wide * this.columns + 8, height: top + high * this.rows + (this.namesAbove ? 4 : names + (this.xLabel ? 18 : 4)) };
+    const total = { width: Math.max(left + wide * this.columns + 8, Math.min(width, left + 6.4 * this.xLabel.length + 8)), height: top + high * this.rows + (this.namesAbove ? 4 : names + (this.xLabel ? 18 : 4)) };
     return { left, top, wide, high, turned, names, rows: this.rows, columns: this.columns, ...total };
   }
 
@@ -121,10 +123,34 @@ class Board {
       context.fillText(text, 0, 0);
       context.restore();
     }
-    context.strokeStyle = colours.night ? "#f0b429" : "#d55e00";
+    this.still = null;
+    this.drawMarks();
+    this.moveCursor();
+  }
+
+  // Frames around some cells; the cells are kept as a picture, so that other frames do not draw them again.
+  mark(places) {
+    this.marks = places;
+    if (this.place) this.drawMarks();
+  }
+
+  drawMarks() {
+    if (!this.framed) return;
+    const { canvas, place } = this;
+    const context = canvas.getContext("2d");
+    const fine = canvas.width / place.width;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    if (this.still === null) {
+      this.still = element("canvas", { width: canvas.width, height: canvas.height });
+      this.still.getContext("2d").drawImage(canvas, 0, 0);
+    } else {
+      context.clearRect(0, 0, canvas.width, canvas.height);
+      context.drawImage(this.still, 0, 0);
+    }
+    context.setTransform(fine, 0, 0, fine, 0, 0);
+    context.strokeStyle = dark() ? "#f0b429" : "#d55e00";
     context.lineWidth = 2;
     for (const [row, column] of this.marks) context.strokeRect(place.left + column * place.wide + 1, place.top + row * place.high + 1, place.wide - 2, place.high - 2);
-    this.moveCursor();
   }
 
   moveCursor() {
@@ -182,7 +208,7 @@ class Board {
   // A standalone picture: cells as an image, names as text.
   vector({ title, scale, label, width = 720 }) {
     const colours = palette(false);
-    const place = this.placing(width);
+    const place = this.placing(width, 1, width);
     const canvas = element("canvas", { width: Math.ceil(place.wide * place.columns), height: Math.ceil(place.high * place.rows) });
     const fine = Math.max(1, Math.min(4, 1200 / canvas.width));
     canvas.width = Math.round(canvas.width * fine);
@@ -271,7 +297,7 @@ export function heatmap({ grid, index = 0, queries = [], keys = [], scale: kind 
   };
   const board = new Board({
     rows: grid.rows, columns: grid.columns, rowNames: queries.length ? queries : numbers(grid.rows), columnNames: keys.length ? keys : numbers(grid.columns),
-    label: title || label, xLabel, yLabel, most: 28, least: 0.2, zoomable: true, paint: paintAll,
+    label: title || label, xLabel, yLabel, most: 28, least: 0.2, whole: true, paint: paintAll,
     read: (row, column) => `${name(queries, row, yLabel)} → ${name(keys, column, xLabel)}: ${number(grid.value(index, row, column), 4)}`,
     open: onPick ? (row, column) => onPick({ row, column, value: grid.value(index, row, column) }) : null,
   });
@@ -323,7 +349,7 @@ export function overview({ rows, columns, grid, present = null, label = "heads",
     }
   };
   const board = new Board({
-    rows: rows.length, columns: columns.length, rowNames: rows, columnNames: columns, label, xLabel: "head", most: 72, least: 14, namesAbove: true, paint: paintAll, open,
+    rows: rows.length, columns: columns.length, rowNames: rows, columnNames: columns, label, xLabel: "head", most: 72, least: 14, namesAbove: true, framed: true, paint: paintAll, open,
     read: (row, column) => {
       const at = row * columns.length + column;
       if (!there(at)) return `${rows[row]}: there is no head ${columns[column]}`;
@@ -343,7 +369,7 @@ export function overview({ rows, columns, grid, present = null, label = "heads",
     board.resize(rows.length, columns.length, rows, columns);
     board.redraw();
   };
-  const mark = (places) => { board.marks = places; board.redraw(); };
+  const mark = (places) => board.mark(places);
   const exported = () => {
     const found = [["row", "head", "query cell", "key cell", "weight"]];
     for (let at = 0; at < rows.length * columns.length; at += 1) {

@@ -4,6 +4,7 @@ import { announce, element, plain } from "./dom.js";
 import { toCsv } from "./export.js";
 
 const LONG = 200; // more rows than this are shown on demand
+const LETTERS = 24; // a longer text may fold, but not to a few letters a line
 
 // A cell as `attrim.core.charts.Column.text` writes it.
 export function cellText(column, cell) {
@@ -62,8 +63,9 @@ export function table(chart) {
     body.replaceChildren(...order.map((at) =>
       element("tr", { class: sorted.column < 0 && sections.has(at) ? "section" : "" },
         ...rows[at].map((cell, place) => {
-          const form = columns[place].form ?? "text";
-          return element("td", { class: form === "text" && typeof cell !== "number" ? "" : "number" }, cellText(columns[place], cell));
+          const numeric = (columns[place].form ?? "text") !== "text" || typeof cell === "number";
+          const text = cellText(columns[place], cell);
+          return element("td", { class: numeric ? "number" : text.length > LETTERS ? "long" : "" }, text);
         }))));
   }
   fill();
