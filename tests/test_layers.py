@@ -12,7 +12,8 @@ import attrim
 
 ORDER = [
     "errors", "core", "runs", "kernels", "stats", "codebooks", "edits", "attention", "baking", "models", "measurement",
-    "tasks", "evaluation", "training", "probing", "scores", "maps", "studies", "report", "web", "export", "commands", "cli",
+    "tasks", "evaluation", "training", "probing", "scores", "maps", "studies", "report", "web", "export",
+    "commands", "cli",
 ]  # fmt: skip
 ROOT = Path(attrim.__file__).parent
 MODULES = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]

@@ -57,6 +57,7 @@ def test_learning_rates_are_those_of_transformers(schedule, warmup):
         {"label_smoothing": -0.1},
         {"label_smoothing": 0.1},  # this loss has none
         {"betas": (0.9, 1.0)},
+        {"betas": (0.9,)},
         {"betas": (math.nan, 0.9)},
         {"checkpoint_every": 0},
     ],

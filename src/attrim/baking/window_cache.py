@@ -32,7 +32,7 @@ GROWTH = 64
 
 
 @dataclass(frozen=True)
-class Groups:
+class HeadGroups:
     """Groups of heads of one layer that keep the same keys.
 
     Attributes
@@ -56,7 +56,7 @@ class Groups:
         return length if self.span is None else min(length, sum(self.span))
 
 
-def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[Groups, ...]:
+def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[HeadGroups, ...]:
     """The groups of a layer by what they keep.
 
     Parameters
@@ -72,7 +72,7 @@ def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[Grou
         span = (max(one[0] for one in wide), max(one[1] for one in wide)) if len(wide) == size else None
         found.setdefault(span, []).append(group)
     return tuple(
-        Groups(
+        HeadGroups(
             tuple(numbers),
             span,
             tuple(windows.get(group * size + place) for group in numbers for place in range(size)),
@@ -81,7 +81,7 @@ def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[Grou
     )
 
 
-class _Kept:
+class KeptTokens:
     """The keys and values of some groups: all of them, or the first tokens and a ring of the last ones.
 
     Attributes
@@ -90,7 +90,7 @@ class _Kept:
     positions : int64 ``[B, slots]``, which token is in a slot; -1 for none. A first token is in its own slot alone.
     """
 
-    def __init__(self, groups: Groups, key: Tensor, value: Tensor, lead: Tensor) -> None:
+    def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor) -> None:
         self.groups, self.lead, self.length = groups, lead, 0
         self.farthest = int(lead.max())
         slots = 0 if groups.span is None else sum(groups.span)
@@ -201,7 +201,7 @@ class WindowLayer(DynamicLayer):
     def __init__(self, windows: dict[int, Span]) -> None:
         super().__init__()
         self.windows = windows
-        self.kept: list[_Kept] = []
+        self.kept: list[KeptTokens] = []
         self.length = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -230,7 +230,7 @@ class WindowLayer(DynamicLayer):
                 "or give generate past_key_values=DynamicCache()."
             )
         groups = group_heads(query.shape[1], key.shape[1], self.windows)
-        self.kept = [_Kept(group, key, value, lead) for group in groups]
+        self.kept = [KeptTokens(group, key, value, lead) for group in groups]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Outputs ``[B, Q, H, D]`` of queries that follow the prompt."""

@@ -74,6 +74,8 @@ class Recipe:
         for name, value in {"warm-up": self.warmup, "weight decay": self.weight_decay, "clip": self.clip}.items():
             if not 0 <= value < math.inf:
                 raise ParameterError(f"The {name} must be 0 or more, not {value}.")
+        if len(self.betas) != len(_BETAS):
+            raise ParameterError(f"betas are {len(_BETAS)} numbers, not {len(self.betas)}.")
         for name, value in {
             "label smoothing": self.label_smoothing,
             **dict(zip(_BETAS, self.betas, strict=True)),
