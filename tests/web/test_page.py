@@ -337,3 +337,29 @@ def test_questions_about_an_image(browser: Any) -> None:
         assert best
         assert page.evaluate("() => document.querySelector('canvas.image').width") > 32
         assert accessibility(page) == []
+
+
+def test_long_inputs_are_fetched_in_tiles_as_they_are_looked_at(browser: Any, address: str) -> None:
+    """The coarse level first; then, of the finer one, the tiles that can be seen."""
+    asked: list[str] = []
+
+    def fetched(place: str) -> bool:
+        end = time.monotonic() + 20
+        while not any(place in url for url in asked) and time.monotonic() < end:
+            page.wait_for_timeout(50)
+        return any(place in url for url in asked)
+
+    with tab(browser, width=700, height=240) as page:  # so small that a head is drawn with less than a pixel a cell
+        page.on("request", lambda request: asked.append(request.url) if "/tile?" in request.url else None)
+        opened(page, address)
+        typed(page, "long text " * 50)
+        page.locator(".group .board").nth(1).click(position={"x": 120, "y": 60})
+        page.locator(".group .opened").wait_for(state="visible")
+        page.wait_for_timeout(500)
+        assert {url.partition("level=")[2] for url in asked} == {"1&row=0&column=0"}
+        page.locator(".group .opened select").nth(1).select_option("8")
+        assert fetched("level=0&row=0&column=0")
+        page.wait_for_timeout(300)
+        assert not any("level=0&row=1" in url for url in asked)
+        page.locator(".group .opened .board").nth(1).evaluate("(board) => { board.scrollTop = 1200; }")
+        assert fetched("level=0&row=1&column=0")

@@ -283,7 +283,11 @@ function attentionGroup(role, sites, side, onOpen) {
   async function finer(part) {
     const { board } = part.map;
     const { grid } = part;
-    if (!board.place || grid.last === 0) return;
+    if (grid.last === 0) return;
+    if (!board.place) { // it was just opened, and is laid out in a moment
+      if (node.isConnected && current !== null) setTimeout(finer, 60, part);
+      return;
+    }
     const cell = board.place.wide * Math.min(2, devicePixelRatio || 1);
     const level = Math.min(grid.last, Math.max(0, Math.floor(Math.log2(1 / cell))));
     const { holder } = board;
