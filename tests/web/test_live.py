@@ -77,13 +77,13 @@ def test_predictions_are_what_python_computes_from_the_exported_edit(
         expected = classifier.model(**batch_of(classifier)).logits[0].double()
     given = {each["id"]: each for each in found["edited"]["answer"]["candidates"]}
     for number, logit in enumerate(expected.tolist()):
-        assert given[number]["logit"] == pytest.approx(logit, abs=1e-6)
-        assert given[number]["probability"] == pytest.approx(float(expected.softmax(0)[number]), abs=1e-6)
+        assert given[number]["logit"] == pytest.approx(logit, abs=1e-5)
+        assert given[number]["probability"] == pytest.approx(float(expected.softmax(0)[number]), abs=1e-5)
     with torch.no_grad():
         unedited = classifier.model(**batch_of(classifier)).logits[0].double()
     best = int(unedited.argmax())
-    assert found["change"]["before"] == pytest.approx(float(unedited.softmax(0)[best]), abs=1e-6)
-    assert found["change"]["value"] == pytest.approx(float(expected.softmax(0)[best]), abs=1e-6)
+    assert found["change"]["before"] == pytest.approx(float(unedited.softmax(0)[best]), abs=1e-5)
+    assert found["change"]["value"] == pytest.approx(float(expected.softmax(0)[best]), abs=1e-5)
 
 
 @pytest.mark.parametrize("edits", [{}, *EDITS.values()], ids=["unedited", *EDITS])
@@ -97,7 +97,7 @@ def test_attention_is_what_attrim_measures(ask: TestClient, classifier: LiveMode
         zeros, cells = zeros + int((expected == 0).sum()), cells + expected.size
         for head in range(site.heads):
             given = attention(ask, found["edited"]["key"], place, head)
-            np.testing.assert_allclose(given, expected[head], rtol=1e-3, atol=1e-6)
+            np.testing.assert_allclose(given, expected[head], rtol=1e-3, atol=1e-5)
             assert found["edited"]["facts"]["zeros"][place][head] == pytest.approx((expected[head] == 0).mean())
     assert found["edited"]["sparsity"] == pytest.approx(zeros / cells)
 
@@ -111,7 +111,7 @@ def test_unedited_attention_is_that_of_eager_attention(ask: TestClient) -> None:
     for site, layer in enumerate(expected.attentions):
         for head in range(layer.shape[1]):
             given = attention(ask, found["unedited"]["key"], site, head)
-            np.testing.assert_allclose(given, layer[0, head].numpy(), rtol=1e-3, atol=1e-6)
+            np.testing.assert_allclose(given, layer[0, head].numpy(), rtol=1e-3, atol=1e-5)
 
 
 def test_facts_of_heads_are_those_of_their_attention(ask: TestClient, classifier: LiveModel) -> None:
@@ -223,7 +223,7 @@ def test_orders_and_averages_of_runs_make_edits(equipped: LiveModel, runs: Path)
         with torch.no_grad(), attrim.edit(equipped.model, *chain):
             expected = equipped.model(**batch_of(equipped, "a b")).logits[0].double().softmax(0)
         given = {each["id"]: each["probability"] for each in found["edited"]["answer"]["candidates"]}
-        np.testing.assert_allclose([given[number] for number in range(len(given))], expected.numpy(), atol=1e-6)
+        np.testing.assert_allclose([given[number] for number in range(len(given))], expected.numpy(), atol=1e-5)
         assert found["edited"] != found["unedited"]
         relevance = asked.post("/api/live/relevance", json={"key": found["edited"]["key"]})
         assert relevance.status_code == 200, relevance.text
@@ -324,7 +324,7 @@ def test_steps_of_an_encoder_decoder_are_its_own_text() -> None:
     with torch.no_grad():
         expected = live.model(**inputs).logits[0, -1].double().softmax(0)
     best = begun["edited"]["answer"]["candidates"][0]
-    assert best["probability"] == pytest.approx(float(expected.max()), abs=1e-6)
+    assert best["probability"] == pytest.approx(float(expected.max()), abs=1e-5)
     assert looked(asked, "a text")["tokens"]["decoder"]  # what it writes by itself
 
 
@@ -356,7 +356,7 @@ def test_questions_about_an_image(seer: LiveModel) -> None:
         expected = task.run(seer.model, dict(batch.inputs))[0].double()
     given = found["edited"]["answer"]["candidates"][0]
     assert given["id"] == int(expected.argmax())
-    assert given["logit"] == pytest.approx(float(expected.max()), abs=1e-6)
+    assert given["logit"] == pytest.approx(float(expected.max()), abs=1e-5)
     assert given["text"] == task.answer_list[given["id"]]
     relevance = asked.post("/api/live/relevance", json={"key": found["edited"]["key"], "example": 3}).json()
     assert len(relevance["levels"][0]["regions"]) == 10
@@ -372,7 +372,7 @@ def test_relevance_is_that_of_the_edited_model(ask: TestClient, classifier: Live
     with attach(classifier.model, parse_chain(found["edit"]["text"])):
         maps = Explainer(classifier.model)(batch_of(classifier), (0, 0.5))
     for level, given in enumerate(answer.json()["levels"]):
-        np.testing.assert_allclose(given["texts"][0], maps.of("tokens", 0)[level][1:-1].numpy(), atol=1e-6)
+        np.testing.assert_allclose(given["texts"][0], maps.of("tokens", 0)[level][1:-1].numpy(), atol=1e-5)
 
 
 def test_a_model_without_a_head_says_so() -> None:
@@ -398,7 +398,7 @@ def test_other_heads(kind: str) -> None:
         output = live.model(**batch)
     answer = found["edited"]["answer"]
     if kind == "question-answering":
-        np.testing.assert_allclose(answer["starts"], output.start_logits[0].double().softmax(0), atol=1e-6)
+        np.testing.assert_allclose(answer["starts"], output.start_logits[0].double().softmax(0), atol=1e-5)
         best = answer["candidates"][0]
         chances = np.outer(answer["starts"], answer["ends"])
         assert best["probability"] == pytest.approx(np.triu(chances).max())
@@ -408,7 +408,7 @@ def test_other_heads(kind: str) -> None:
     assert [place["id"] for place in answer["places"]] == logits.argmax(-1).tolist()
     if kind == "masked-lm":
         assert answer["at"] == batch["input_ids"][0].tolist().index(live.tokenizer.mask_token_id)
-    assert answer["candidates"][0]["probability"] == pytest.approx(float(logits[answer["at"]].max()), abs=1e-6)
+    assert answer["candidates"][0]["probability"] == pytest.approx(float(logits[answer["at"]].max()), abs=1e-5)
 
 
 def test_averages_of_another_model_are_refused(tmp_path: Path, classifier: LiveModel) -> None:

@@ -27,7 +27,7 @@ def test_it_serves_until_a_signal_and_ends_cleanly(number: int) -> None:
         assert call(url, "GET", "/api/runs", Authorization="Bearer wrong")[0] == 401
         assert call(url, "GET", "/api/runs", Host="evil.example")[0] == 403
         started.send_signal(number)
-        out, errors = started.communicate(timeout=30)
+        out, errors = started.communicate(timeout=120)
         assert started.returncode == 0, errors
         assert "The server has ended." in out
         assert errors == ""
@@ -56,7 +56,7 @@ def test_a_client_that_goes_frees_its_work() -> None:
         assert work["given_up"] > 0
         assert work["waiting"] == 0
         started.send_signal(signal.SIGTERM)
-        _, errors = started.communicate(timeout=30)
+        _, errors = started.communicate(timeout=120)
         assert started.returncode == 0
         assert "Traceback" not in errors
 
