@@ -13,7 +13,7 @@ from attrim.report.page.single_file import write_report
 from browser import chromium, open_file, tab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: playwright keeps an event loop running, and other modules need their own
 def browser() -> Iterator[Any]:
     with chromium() as opened:
         yield opened
