@@ -601,6 +601,29 @@ def test_beta_of_a_head_with_the_others_off(fine_tuned: Path) -> None:
     assert not np.allclose(beside.scores, alone.scores)
 
 
+@pytest.mark.parametrize("others", ["as-they-are", "ablated"])
+def test_beta_of_a_later_layer_is_that_of_a_whole_pass(fine_tuned: Path, others: probes.Others) -> None:
+    """Layers before the head's are computed once for a batch; the result is that of computing them each time."""
+    model = attrim.load_model(fine_tuned / "models" / "step-000004", "sequence-classification")
+    tokens = torch.tensor([[2, 40, 41, 42, 3], [2, 43, 44, 3, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]])
+    batch = {"input_ids": tokens, "attention_mask": mask, "labels": torch.tensor([1, 0])}
+    site = attrim.sites(model)[-1]
+    assert site.layer > 0
+    found = probes.betas(model, [batch], [(site, 1)], others)[site, 1].rows()
+    off = attrim.Select(layers=[site.layer], heads=[head for head in range(site.heads) if head != 1])
+    rest = [attrim.Gate(0.0, select=off)] if others == "ablated" else []
+    for key in range(5):
+        cells = torch.ones(1, 5, 5, dtype=torch.bool)
+        cells[:, :, key] = False
+        forced = attrim.Mask(cells, select=attrim.Select(layers=[site.layer], heads=[1]))
+        with torch.no_grad(), attrim.edit(model, forced, *rest):
+            logits = model(input_ids=tokens, attention_mask=mask).logits.log_softmax(-1)
+        for row, gold in enumerate((1, 0)):
+            if key < len(found[row]):
+                assert found[row][key] == pytest.approx(float(logits[row, gold]), abs=1e-6)
+
+
 def test_probes_of_a_language_model() -> None:
     model = attrim.load_model("tiny-gpt2", "causal-lm")
     tokens = torch.tensor([[2, 40, 41, 42, 3]])

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.context import attach, edit
+from ...attention.prefix import Prefix
 from ...core.call import Call
 from ...core.modes import device_of, in_mode
 from ...core.site import Select, Site
+from ...edits.base import Edit
 from ...edits.gate import Gate
 from ...edits.mask import Mask
 from ...errors import DataError, ParameterError
@@ -301,36 +303,40 @@ def betas(
     others : what the other heads of the site do meanwhile; ``ablated`` ones give nothing.
     """
     gathered = {head: Gathering() for head in heads}
+    prefix = Prefix(model)
     with in_mode(model, training=False), torch.no_grad():
         for batch in batches:
             inputs = _inputs(batch, model)
-            given = _without_labels(inputs, model)
+            given = {**inputs, **_without_labels(inputs, model)}
             keys = inputs["input_ids"].shape[1]
             if not bool(key_mask(inputs)[:, 0].all()):
                 raise DataError("Keys are counted from the first one; pad texts on the right.")
+            with attach(model, strict=False), prefix.record():
+                predictions(model, given)
             for head, gathering in gathered.items():
-                columns = [_one_hot(model, given, inputs, head, key, keys, others) for key in range(keys)]
+                columns = []
+                for key in range(keys):
+                    edits = _one_hot(inputs, head, key, keys, others)
+                    # The layers before the head's give what they gave in the unedited pass.
+                    with prefix.replay(prefix.unedited(edits)), edit(model, *edits):
+                        columns.append(gold_scores(*predictions(model, given)))
                 gathering.add(torch.stack(columns, -1), cells(inputs, causal=head[0].role == "decoder"), batch)
     return {head: gathering.readings() for head, gathering in gathered.items()}
 
 
-def _one_hot(
-    model: nn.Module, given: Batch, inputs: Batch, head: tuple[Site, int], key: int, keys: int, others: Others
-) -> Tensor:
-    """The scores ``[B, Q]`` of the right answers with one head on one key."""
+def _one_hot(inputs: Batch, head: tuple[Site, int], key: int, keys: int, others: Others) -> list[Edit]:
+    """The edits that put all attention of one head on one key."""
     site, number = head
     removed = torch.ones(1, keys, keys, dtype=torch.bool)
     removed[:, :, key] = False
     # A position beyond the stored rows (a longer target) goes by the rule for unseen cells, so store enough of them.
     length = max(keys, int(inputs["labels"].shape[-1]) if inputs["labels"].ndim > 1 else 1)
     removed = removed[:, :1].expand(1, length, keys)
-    select = Select(names=site.name, heads=[number])
-    edits: list[Any] = [Mask(removed, select=select)]
+    edits: list[Edit] = [Mask(removed, select=Select(names=site.name, heads=[number]))]
     rest = [other for other in range(site.heads) if other != number]
     if others == "ablated" and rest:
         edits.append(Gate(0.0, select=Select(names=site.name, heads=rest)))
-    with edit(model, *edits):
-        return gold_scores(*predictions(model, {**inputs, **given}))
+    return edits
 
 
 def delta(model: nn.Module, batches: Iterable[Batch]) -> Readings:
