@@ -11,10 +11,9 @@ import shlex
 import signal
 import sys
 import tempfile
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Any, NoReturn
 
@@ -22,11 +21,11 @@ from .commands import commands
 from .commands.base import Outcome
 from .commands.parsing import parse
 from .core.processor import prepare_half_precision
+from .core.signals import on_stop
 from .errors import AttrimError, one_line, shorten
 
 USER_ERROR, UNFORESEEN, KILLED = 2, 70, 128
 """Exit codes: what the user can put right, a bug (``EX_SOFTWARE`` of sysexits), and what a signal's number adds to."""
-STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 ENVIRONMENT = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP,
     errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOTDIR, errno.EISDIR,
@@ -51,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if words is None else words
     try:
-        with _stoppable():
+        with on_stop(_stop):  # SIGTERM and SIGHUP end as Ctrl-C does
             return _main(words)
     except KeyboardInterrupt as stop:
         _say("stopped; what was written so far is complete and the same command goes on.")
@@ -78,22 +77,8 @@ def _main(words: Sequence[str]) -> int:
     return 0
 
 
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """End at SIGTERM and SIGHUP as at Ctrl-C. Signals that are ignored stay so: that is what ``nohup`` does."""
-
-    def stop(number: int, _: object) -> NoReturn:
-        raise Stopped(number)
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        chosen = [number for number in STOPPING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-        before = {number: signal.signal(number, stop) for number in chosen}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop(number: int, _: object) -> NoReturn:
+    raise Stopped(number)
 
 
 def _say(sentence: str) -> None:

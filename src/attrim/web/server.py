@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
+from ..core.signals import on_stop
 from ..errors import ParameterError, shorten
 from .guard import WILDCARDS, Guard
 
@@ -23,7 +22,6 @@ MOST_REQUESTS = 256
 """Connections at once; further ones are refused."""
 ENDING = 5
 """Seconds that requests have to end when the server ends."""
-STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @dataclass(frozen=True)
@@ -90,17 +88,8 @@ class StoppableServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Ask the server to end at the first signal, and end at once at the second."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.handle_exit(number, frame)
-
-        chosen = [number for number in STOPPING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-        before = {number: signal.signal(number, stop) for number in chosen}
-        try:
+        with on_stop(self.handle_exit):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def serve(app: FastAPI, address: Address, ready: Callable[[str], None]) -> str:
