@@ -77,6 +77,7 @@ def fit_classifier(
     learning_rate: float = 2e-4,
     batch_size: int = 64,
     seed: int = 0,
+    after_epoch: Callable[[], object] = lambda: None,
 ) -> Fitted:
     """The embedding proxy of a classification; the loss is the sum over a batch, as in the released code."""
     labels = {label for _, label in (*training, *held_out)}
@@ -88,7 +89,8 @@ def fit_classifier(
         logits = bag([text for text, _ in batch])[:, 0]
         return functional.binary_cross_entropy_with_logits(logits, gold, reduction="sum")
 
-    return _fit(1, loss, training, held_out, vocab_size, embed_dim, epochs, learning_rate, batch_size, seed)
+    sizes = vocab_size, embed_dim, epochs, learning_rate, batch_size, seed
+    return _fit(1, loss, training, held_out, *sizes, after_epoch)
 
 
 def fit_translator(
@@ -101,6 +103,7 @@ def fit_translator(
     learning_rate: float = 1e-3,
     batch_size: int = 64,
     seed: int = 0,
+    after_epoch: Callable[[], object] = lambda: None,
 ) -> Fitted:
     """The embedding proxy of a translation: every target token, but the start, is predicted from the bag of the source.
 
@@ -113,7 +116,8 @@ def fit_translator(
         words = torch.tensor([word for _, target in batch for word in target[1:]])
         return -scores[rows, words].sum()
 
-    return _fit(vocab_size, loss, training, held_out, vocab_size, embed_dim, epochs, learning_rate, batch_size, seed)
+    sizes = vocab_size, embed_dim, epochs, learning_rate, batch_size, seed
+    return _fit(vocab_size, loss, training, held_out, *sizes, after_epoch)
 
 
 def _fit(
@@ -127,6 +131,7 @@ def _fit(
     learning_rate: float,
     batch_size: int,
     seed: int,
+    after_epoch: Callable[[], object],
 ) -> Fitted:
     if not training or not held_out:
         raise DataError("A proxy needs examples to train on and others to choose its epoch by.")
@@ -152,6 +157,7 @@ def _fit(
             losses.append(held_out_loss())
             if losses[-1] < min(losses[:-1]):
                 best, state = epoch, {name: value.clone() for name, value in bag.state_dict().items()}
+            after_epoch()
         bag.load_state_dict(state)
     return Fitted(bag, best, tuple(losses))
 

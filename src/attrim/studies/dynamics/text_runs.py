@@ -120,7 +120,8 @@ def fit_proxies(study: TextStudy, corpus: Corpus, bench: TextBench) -> Path:
         "embed_dim": study.embed_dim, "epochs": study.setting("epochs"), "batch_size": study.bsize,
         "learning_rate": study.proxy_rate(corpus.name), "seed": study.gold_seed,
     }  # fmt: skip
-    with progress_bar(None, f"fitting proxies of {corpus.name}", bench.progress):
+    with progress_bar(options["epochs"], f"fitting proxies of {corpus.name}, epochs", bench.progress) as bar:
+        options["after_epoch"] = bar.advance
         if corpus.pairs:
             found = dict(proxies.fit_translator(data, choosing, corpus.vocab_size, **options).bag.state_dict())
         else:
