@@ -187,7 +187,7 @@ SOURCES: dict[str, Published] = {
     "Furd": Published("glue/SST-2", _tables(("train", "train.tsv"), ("test", "dev.tsv"))),
     "AG_News": Published("ag_news", _ag_news, ("1", "3"), "the full training split"),
     "Newsgroups": Published("20newsgroups", _json_texts, ("rec.sport.baseball", "rec.sport.hockey")),
-    "Yelp": Published("yelp_sentences", _yelp, None, "the reviews; short sentences stand for them"),
+    "Yelp": Published("yelp_sentences", _yelp, None, "the reviews, for which short sentences stand,"),
     "Amzn": Published(
         "amazon_blitzer", _tables(("train", "train.tsv"), ("test", "dev.tsv")), None, "the large review set"
     ),
@@ -331,7 +331,7 @@ def read_classification(
 
 def _with_note(error: DataError, name: str, missing: str) -> DataError:
     """The error with what is known to be missing of a published set."""
-    note = f" ({missing} of {name} cannot be had freely)" if missing else ""
+    note = f" (of {name}, {missing} cannot be had freely)" if missing else ""
     return DataError(f"{str(error).rstrip('.')}{note}.")
 
 
@@ -397,9 +397,9 @@ def keywords(count: int = 4000, size: int = GENERATED, data: Keywords | None = N
 PARALLEL: dict[str, tuple[str, tuple[str, str], str]] = {
     "multi30k": ("multi30k", ("de", "en"), ""),
     "iwslt14": ("iwslt14_de_en", ("de", "en"), "the training split"),
-    "news_commentary_v14_en_nl": ("news-commentary-v14-en-nl", ("src", "trg"), "all of it"),
-    "news_commentary_v14_en_pt": ("news-commentary-v14-en-pt", ("src", "trg"), "all of it"),
-    "news_commentary_v14_it_pt": ("news-commentary-v14-it-pt", ("src", "trg"), "all of it"),
+    "news_commentary_v14_en_nl": ("news-commentary-v14-en-nl", ("src", "trg"), "all files"),
+    "news_commentary_v14_en_pt": ("news-commentary-v14-en-pt", ("src", "trg"), "all files"),
+    "news_commentary_v14_it_pt": ("news-commentary-v14-it-pt", ("src", "trg"), "all files"),
 }
 """The translation sets of the paper: folder, endings of source and target, and what of it is not freely around."""
 TRANSLATION_SPECIAL = SpecialTokens(
