@@ -216,8 +216,9 @@ class Loop:
         if self.recipe.clip:
             norm: Tensor = self._accelerator.clip_grad_norm_(trained, self.recipe.clip)
             return norm
-        slopes = [parameter.grad for parameter in trained if parameter.grad is not None]
-        return torch.nn.utils.get_total_norm(slopes)
+        # get_total_norm sorts them by device and number type, which takes longer than the norms of a small model.
+        norms = [torch.linalg.vector_norm(one.grad) for one in trained if one.grad is not None]
+        return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
 
     def _rescaled(self) -> bool:
         """Scale the loss less after an overflow; False where that would not help."""
@@ -234,18 +235,23 @@ class Loop:
         weights = [weight(inputs) for inputs in batches] if len(batches) > 1 else [1]
         processes = self._accelerator.num_processes
         mine = range(self._accelerator.process_index, len(batches), processes)
-        total = torch.zeros((), device=device)
+        shares: list[Tensor] = []
         for place in mine:
             seed_everything(self.recipe.seed, number, place)
             inputs = {name: tensor.to(device) for name, tensor in batches[place].items()}
             share = weights[place] / sum(weights)
+            # Processes average their gradients, so each counts that many times more.
+            factor = share * processes
             with nullcontext() if place == mine[-1] else self._accelerator.no_sync(model):
                 with autocast:
                     loss = self.loss(model, inputs)
-                # Processes average their gradients, so each counts that many times more.
-                self._accelerator.backward(self._scaler.scale(loss.float() * (share * processes)))
-            total += loss.detach().float() * share
-        return float(total if processes == 1 else self._accelerator.reduce(total, "sum"))
+                # A small step is long enough that a product with 1 would be noticed.
+                self._accelerator.backward(self._scaler.scale(loss.float() if factor == 1 else loss.float() * factor))
+            shares.append(loss.detach().float() * share)
+        if processes == 1:
+            return float(sum(shares))
+        total = torch.zeros((), device=device)  # a process may have no batch
+        return float(self._accelerator.reduce(sum(shares, start=total), "sum"))
 
     def _resume(self) -> None:
         step = None if self._checkpoints is None else self._checkpoints.latest()
