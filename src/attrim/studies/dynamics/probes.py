@@ -23,7 +23,6 @@ from ...core.modes import device_of, in_mode
 from ...core.site import Select, Site
 from ...edits.base import Edit
 from ...edits.gate import Gate
-from ...edits.mask import Mask
 from ...errors import DataError, ParameterError
 from ...models.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 from ...stats.base import Stat
@@ -34,6 +33,8 @@ Others = Literal["as-they-are", "ablated"]
 IGNORED = -100
 MOST_LOGITS = 20_000_000
 """How many logits beta holds at a time."""
+MOST_ROWS = 128
+"""How many texts a forward pass has that reads beta of a head: each with another key to attend to."""
 
 
 class LastWeights(Stat):
@@ -288,6 +289,23 @@ def seq2seq_beta(model: RecurrentSeq2Seq, states: Tensor, keys: Tensor, labels: 
     return torch.cat(found)
 
 
+@dataclass(frozen=True, eq=False)
+class OneKey(Edit):
+    """Let every query of an example attend to one key only, where it may.
+
+    Parameters
+    ----------
+    keys : int64 ``[B]``, the key of each example.
+    """
+
+    keys: Tensor
+
+    def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
+        """Scores ``[B, H, Q, K]`` with ``-inf`` for all keys but one."""
+        others = call.key_slots()[:, None, None] != self.keys[:, None, None, None]
+        return scores.masked_fill(others, float("-inf"))
+
+
 def betas(
     model: nn.Module,
     batches: Iterable[Batch],
@@ -307,32 +325,33 @@ def betas(
     with in_mode(model, training=False), torch.no_grad():
         for batch in batches:
             inputs = _inputs(batch, model)
-            given = {**inputs, **_without_labels(inputs, model)}
-            keys = inputs["input_ids"].shape[1]
-            if not bool(key_mask(inputs)[:, 0].all()):
+            inputs |= _without_labels(inputs, model)
+            real = key_mask(inputs)
+            if not bool(real[:, 0].all()):
                 raise DataError("Keys are counted from the first one; pad texts on the right.")
-            with attach(model, strict=False), prefix.record():
-                predictions(model, given)
-            for head, gathering in gathered.items():
-                columns = []
-                for key in range(keys):
-                    edits = _one_hot(inputs, head, key, keys, others)
+            examples, keys = real.shape
+            columns: dict[tuple[Site, int], list[Tensor]] = {head: [] for head in heads}
+            for some in torch.arange(keys).split(max(1, MOST_ROWS // examples)):
+                # Every example once for each of these keys.
+                tiled = {name: value.repeat(len(some), *[1] * (value.ndim - 1)) for name, value in inputs.items()}
+                chosen = some.repeat_interleave(examples).to(real.device)
+                with attach(model, strict=False), prefix.record():
+                    predictions(model, tiled)
+                for head, found in columns.items():
+                    edits = _one_key(head, chosen, others)
                     # The layers before the head's give what they gave in the unedited pass.
                     with prefix.replay(prefix.unedited(edits)), edit(model, *edits):
-                        columns.append(gold_scores(*predictions(model, given)))
-                gathering.add(torch.stack(columns, -1), cells(inputs, causal=head[0].role == "decoder"), batch)
+                        found += gold_scores(*predictions(model, tiled)).unflatten(0, (len(some), examples))
+            for head, found in columns.items():
+                mask = cells(inputs, causal=head[0].role == "decoder")
+                gathered[head].add(torch.stack(found, -1), mask, batch)
     return {head: gathering.readings() for head, gathering in gathered.items()}
 
 
-def _one_hot(inputs: Batch, head: tuple[Site, int], key: int, keys: int, others: Others) -> list[Edit]:
-    """The edits that put all attention of one head on one key."""
+def _one_key(head: tuple[Site, int], keys: Tensor, others: Others) -> list[Edit]:
+    """The edits that put all attention of one head on one key ``[B]``."""
     site, number = head
-    removed = torch.ones(1, keys, keys, dtype=torch.bool)
-    removed[:, :, key] = False
-    # A position beyond the stored rows (a longer target) goes by the rule for unseen cells, so store enough of them.
-    length = max(keys, int(inputs["labels"].shape[-1]) if inputs["labels"].ndim > 1 else 1)
-    removed = removed[:, :1].expand(1, length, keys)
-    edits: list[Edit] = [Mask(removed, select=Select(names=site.name, heads=[number]))]
+    edits: list[Edit] = [OneKey(keys, select=Select(names=site.name, heads=[number]))]
     rest = [other for other in range(site.heads) if other != number]
     if others == "ablated" and rest:
         edits.append(Gate(0.0, select=Select(names=site.name, heads=rest)))
