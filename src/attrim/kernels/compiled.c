@@ -1,5 +1,6 @@
 /* The compiled passes over attention weights. Each is a function of one pointer to its parameters that any number of
- * threads may run at once: they take pieces of work from a shared counter, ``next``, until none is left.
+ * threads may run at once: they take pieces of work from a shared counter, ``next``, until none is left. However many
+ * come, and be it one after the other, all of the work is done.
  *
  * The meaning is that of the plain versions in torch; tests compare the results bit for bit. */
 #define PY_SSIZE_T_CLEAN
@@ -543,16 +544,32 @@ static void look_up(const LookUpParameters *p) {
     }
 }
 
+/* torch's parallel_for gives every thread a range. That only decides how many threads come: the work is in ``next``. */
+#define DEFINE_PASS(name, Parameters)                                                                                  \
+    static void run_##name(int64_t begin, int64_t end, void *parameters) {                                             \
+        (void)begin;                                                                                                   \
+        (void)end;                                                                                                     \
+        name((const Parameters *)parameters);                                                                          \
+    }
+DEFINE_PASS(count, CountParameters)
+DEFINE_PASS(attend, AttendParameters)
+DEFINE_PASS(look_up, LookUpParameters)
+DEFINE_PASS(attend_sparse, SparseParameters)
+
+/* How the passes are called, and what their parameters mean where the sizes of the structures do not tell; as team.py. */
+enum { INTERFACE = 2 };
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Addresses of the compiled passes.", .m_size = -1};
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)count));
-    PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)attend));
-    PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)look_up));
-    PyModule_AddObject(module, "attend_sparse", PyLong_FromVoidPtr((void *)attend_sparse));
+    PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)run_count));
+    PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)run_attend));
+    PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)run_look_up));
+    PyModule_AddObject(module, "attend_sparse", PyLong_FromVoidPtr((void *)run_attend_sparse));
+    PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
     PyModule_AddIntConstant(module, "BINS", BINS);
     PyModule_AddIntConstant(module, "BEST_PATH", best_path());
     PyModule_AddIntConstant(module, "ATTEND_SIZE", sizeof(AttendParameters));
