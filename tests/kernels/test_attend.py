@@ -19,6 +19,7 @@ from attrim.kernels.feed import BinBuffers, Extent, Feed, supports
 from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.base import Stat
 from attrim.stats.bins import BINS
+from calls import assert_equal
 
 HEADS = 4
 ALL = tuple(range(HEADS))
@@ -58,13 +59,6 @@ def spans_of(call: Call, batch: int) -> Spans:
     edges = find_edges(call.allowed)
     assert edges is not None
     return Spans.of(edges, call.queries, batch)
-
-
-def assert_equal(left: Stat, right: Stat) -> None:
-    mine, theirs = left.state()[0], right.state()[0]
-    assert mine.keys() == theirs.keys()
-    for name in mine:
-        assert torch.equal(mine[name], theirs[name]), name
 
 
 def reference(weights: Tensor, call: Call) -> tuple[Histogram, Mean]:

@@ -34,7 +34,7 @@ def threads() -> Iterator[None]:
 
 
 def in_parallel(function: Callable[[], None], ranges: int) -> None:
-    """Call a function from inside of a parallel region of torch, once in each of some ranges; one would be no region."""
+    """Call a function from inside of a parallel region of torch, once in each of at least two ranges."""
     failed: list[BaseException] = []
 
     def callback(begin: int, end: int, _: int) -> None:

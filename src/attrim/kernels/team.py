@@ -64,6 +64,37 @@ class CountParameters(ctypes.Structure):
     )
 
 
+class TableParameters(ctypes.Structure):
+    """A codebook that is cut into cells, ``operations.LookupTable``."""
+
+    _fields_ = (
+        ("lowest", ctypes.c_void_p),  # uint16 [cells]: how many edges lie below each cell
+        ("edges", ctypes.c_void_p),  # int32 [codes]: the bits of the edge above each code
+        ("values", ctypes.c_void_p),  # float32 [codes]
+        ("codes", ctypes.c_int64),
+        ("base", ctypes.c_int64),  # the bits of the first cell
+        ("top", ctypes.c_int64),  # the bits of the last cell
+        ("shift", ctypes.c_int64),  # how many bits of a weight do not matter for its cell
+    )
+
+
+KEEP_ABOVE, LOOK_UP = range(2)
+"""Kinds of operations on rows, as in compiled.c."""
+
+
+class EditParameters(ctypes.Structure):
+    """What an edit does to the rows of some heads, one of ``operations.RowOperation``."""
+
+    _fields_ = (
+        ("heads", ctypes.c_void_p),  # bool [heads]: whether the edit is about the head
+        ("kind", ctypes.c_int64),  # KEEP_ABOVE or LOOK_UP
+        ("relative_to", ctypes.c_int64),  # of KEEP_ABOVE: number in operations.RULES
+        ("renormalize", ctypes.c_int64),  # whether the row is divided by what is left of it
+        ("bar", ctypes.c_double),  # of KEEP_ABOVE
+        ("table", TableParameters),  # of LOOK_UP
+    )
+
+
 Steps = ctypes.c_int64 * 4
 
 
@@ -93,6 +124,8 @@ class AttendParameters(ctypes.Structure):
         ("start", ctypes.c_void_p),  # int64 [examples, queries]: the first key of each query
         ("stop", ctypes.c_void_p),  # int64 [examples, queries]: the key after its last one
         ("counted", ctypes.c_void_p),  # bool [examples, queries]: whether stats count the query
+        ("edits", ctypes.c_void_p),  # EditParameters [edit_count], in the order in which they are done
+        ("edit_count", ctypes.c_int64),
         ("into", Buffers),
     )
 
@@ -105,12 +138,7 @@ class LookUpParameters(ctypes.Structure):
         ("weights", ctypes.c_void_p),  # float32 [size], read as bits
         ("result", ctypes.c_void_p),  # float32 [size]
         ("size", ctypes.c_int64),
-        ("lowest", ctypes.c_void_p),  # uint16 [cells]: how many edges lie below each cell
-        ("edges", ctypes.c_void_p),  # int32 [codes]: the bits of the edge above each code
-        ("values", ctypes.c_void_p),  # float32 [codes]
-        ("base", ctypes.c_int64),  # the bits of the first cell
-        ("top", ctypes.c_int64),  # the bits of the last cell
-        ("shift", ctypes.c_int64),  # how many bits of a weight do not matter for its cell
+        ("table", TableParameters),
     )
 
 
