@@ -149,22 +149,25 @@ TARGET static float NAMED(replace)(const EditParameters *edit, float *restrict r
             *(FLOATS *)(row + key) = values;
             masses += values;
         }
-    else
-        for (int64_t key = 0; key < size; key += LANES) {
-            const INTS bits = (INTS)(*(FLOATS *)(row + key) * factor);
-            for (int lane = 0; lane < LANES; lane++) row[key + lane] = value_of(bits[lane], &table);
-            masses += *(FLOATS *)(row + key);
-        }
+    else { /* passes of their own, because a vector must wait for numbers that were just written one by one */
+        NAMED(scale)(row, size, factor);
+        for (int64_t key = 0; key < size; key++) row[key] = value_of(((const int32_t *)row)[key], &table);
+        for (int64_t key = 0; key < size; key += LANES) masses += *(FLOATS *)(row + key);
+    }
     return SUM(masses);
 }
 
 /* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
- * bits in it, ``list`` has room for a row. The bits of such floats are ordered as they are. */
+ * bits in it, ``list`` has room for a row. The bits of such floats are ordered as they are.
+ *
+ * Bars are tried until few weights are left between one that is too low and one that is too high. Every bar costs a pass
+ * over the row, so the next one is put where the mass would be a half if it grew evenly between the two. */
 TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t most, int32_t *restrict list) {
     const float unsure = 1e-5f; /* more than sums of floats can be wrong */
-    int32_t low = -1, high = most, bar = most - (3 << 23); /* the answer is rarely more than three octaves below */
-    int64_t above = 0, reach = size, found = 0;            /* how many weights are above high, and above low */
-    if (bar < 0) bar = most / 2;
+    const int32_t octaves = 3 << 23;
+    int32_t low = -1, high = most, bar = most > octaves ? most - octaves : most / 2;
+    float low_mass = 1, high_mass = 0;
+    int64_t above = 0, reach = size; /* how many weights are above high, and above low */
     while (reach - above > 8 && high - low > 1) {
         FLOATS masses = (FLOATS){0};
         INTS counts = (INTS){0};
@@ -174,26 +177,35 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
             counts -= over;
         }
         const float mass = SUM(masses);
-        if (mass > 0.5f + unsure) low = bar, reach = TOTAL(counts);
-        else if (mass < 0.5f - unsure) high = bar, above = TOTAL(counts);
+        if (mass > 0.5f + unsure) low = bar, low_mass = mass, reach = TOTAL(counts);
+        else if (mass < 0.5f - unsure) high = bar, high_mass = mass, above = TOTAL(counts);
         else break;
-        bar = low + (high - low) / 2;
+        if (low < 0) { /* nothing is known about small weights, of which there may be any number of octaves */
+            bar = high > octaves ? high - octaves : high / 2;
+            continue;
+        }
+        float share = (low_mass - 0.5f) / (low_mass - high_mass);
+        share = share < 0.125f ? 0.125f : share > 0.875f ? 0.875f : share;
+        bar = low + (int32_t)((float)(high - low) * share);
+        bar = bar <= low ? low + 1 : bar >= high ? high - 1 : bar;
     }
-    int64_t mass = 0;
-    for (int64_t key = 0; key < size; key += LANES) {
-        const INTS bits = *(const INTS *)(row + key);
-        *(INTS *)(list + key) = (bits > high) & bits;
+    int64_t mass = 0, found = 0, between = 0;
+    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(row + key), low, most, list + found);
+    for (int64_t place = 0; place < found; place++) {
+        const int32_t bits = list[place];
+        float weight;
+        memcpy(&weight, &bits, sizeof weight);
+        if (bits > high) mass += to_fixed(weight);
+        else list[between++] = bits;
     }
-    for (int64_t key = 0; key < size; key++) mass += to_fixed(((const float *)list)[key]);
     if (high - low == 1) { /* equal weights */
         float weight;
         memcpy(&weight, &high, sizeof weight);
         return above + (HALF_FIXED - mass) / to_fixed(weight) + 1;
     }
-    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(row + key), low, high, list + found);
-    for (int64_t place = 0; place < found; place++) {
+    for (int64_t place = 0; place < between; place++) {
         int64_t largest = place;
-        for (int64_t other = place + 1; other < found; other++) largest = list[other] > list[largest] ? other : largest;
+        for (int64_t other = place + 1; other < between; other++) largest = list[other] > list[largest] ? other : largest;
         const int32_t bits = list[largest];
         list[largest] = list[place];
         float weight;
@@ -201,14 +213,27 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
         mass += to_fixed(weight);
         if (mass > HALF_FIXED) return above + place + 1;
     }
-    return above + found;
+    return above + between;
 }
 
-/* -sum(w ln w) of any weights; one that is 0 adds nothing. */
+/* -sum(w ln w) of any weights, ``size`` a multiple of LANES; one that is 0 adds nothing. The sum is kept by lane, because
+ * a compiler may not change the order in which doubles are added, and could use no vectors. */
 TARGET static double NAMED(entropy)(const float *restrict row, int64_t size) {
-    double sum = 0;
-    for (int64_t key = 0; key < size; key++) sum -= row[key] > 0 ? row[key] * logarithm(row[key]) : 0;
+    double sums[LANES] = {0}, sum = 0;
+    for (int64_t key = 0; key < size; key += LANES)
+        for (int lane = 0; lane < LANES; lane++) {
+            const double weight = row[key + lane], known = weight > 0 ? weight : 1;
+            sums[lane] -= known * logarithm(known);
+        }
+    for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
     return sum;
+}
+
+/* How many weights are exactly 0. */
+TARGET static int64_t NAMED(zeros)(const float *restrict row, int64_t size) {
+    int32_t found = 0;
+    for (int64_t key = 0; key < size; key++) found += row[key] == 0;
+    return found;
 }
 
 /* Facts about a row of weights (``size`` is a multiple of LANES, ``cells`` of them count and the others are 0). */
@@ -348,7 +373,7 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
         }
         /* -sum(w ln w), where w = exp(x) / sum unless it was edited */
         double entropy = logarithm(sum) - (double)product / sum;
-        if (s->edited) entropy = NAMED(entropy)(row + start, size);
+        if (s->edited) entropy = NAMED(entropy)(row + begin, end - begin);
         NAMED(describe)(row + begin, end - begin, size, least, entropy, s->list, s->facts);
     }
     return numbers;
@@ -412,14 +437,13 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
                        weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
         }
         NAMED(mix)(p, s, s->weights + tile * s->step, first, after, s->outputs + tile * step, step);
-        /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare and looked for only now. */
+        /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare without edits and looked for only now. */
         s->raw[0] -= (int32_t)s->beside;
         s->below -= s->beside;
         s->pending += s->listed;
         if (least(s->raw) != before)
             for (int64_t row = tile; row < tile + ROWS && row < rows; row++)
-                for (int64_t key = start[row]; key < stop[row] && counted[row]; key++)
-                    s->zeros += s->weights[row * s->step + key] == 0;
+                if (counted[row]) s->zeros += NAMED(zeros)(s->weights + row * s->step + start[row], stop[row] - start[row]);
     }
     s->below += TOTAL(s->small);
     s->small = (INTS){0};
