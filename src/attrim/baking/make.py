@@ -22,14 +22,15 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
 
     Heads that ``Gate`` switches off lose all their weights, heads that ``Constant`` fixes lose their queries and keys
     (https://arxiv.org/abs/2211.03495). ``Mask``, ``SparsePattern``, ``Window``, ``Entmax`` and ``Sparsemax`` take no
-    weights away: the model carries them, masks as buffers, wherever it is copied, trained and saved. The result is an
+    weights away: the model carries them, masks as buffers, wherever it is copied, trained and saved. All of them may be
+    baked together, and heads always have the numbers of the model that is given. The result is an
     ordinary model of the same class: it trains, saves, and works in pipelines; ``attrim.load`` reads what its
     ``save_pretrained`` wrote.
 
     Parameters
     ----------
     model : a model of transformers; it is not changed.
-    edits : ``Constant`` and ``Gate``, or edits that are carried, applied in order.
+    edits : ``Constant``, ``Gate`` and edits that are carried, applied in order.
     example : arguments of one forward pass, for models that attrim cannot make up an input for.
 
     Examples
@@ -54,38 +55,33 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
         )
     require_all(edits, Edit, "an edit")
     sites = find_sites(model, example)
-    if any(edit.carried for edit in edits):
-        baked = _laden(model, edits, example)
-    else:
-        plans = plan_sites(sites, edits)
-        layers = plan_layers(plans, sites)
-        everything = [*layers, *_feeding_layers(layers, sites)]
-        baked = copy.deepcopy(model)
-        fold(baked, layers, plans)
-        operate(baked, everything)
-        fill(baked, layers, plans)
-        baked.__class__ = baked_class(type(model), everything)
+    for edit in edits:
+        edit.check(sites)
+    cutting = [edit for edit in edits if not edit.carried]
+    carried = [edit for edit in edits if edit.carried]
+    baked, layers = copy.deepcopy(model), []
+    if cutting or not carried:
+        plans = plan_sites(sites, cutting)
+        own = plan_layers(plans, sites)
+        layers = [*own, *_feeding_layers(own, sites)]
+        fold(baked, own, plans)
+        operate(baked, layers)
+        fill(baked, own, plans)
+    burden = _load(baked, carried, layers) if carried else None
+    baked.__class__ = baked_class(type(model), layers, burden=burden)
+    if burden is not None:
+        find_sites(baked, example)  # now, because later passes know no example
     require_same(model, baked, edits, example)
     return baked
 
 
-def _laden(model: Any, edits: Sequence[Edit], example: Any) -> Any:
-    """A copy of the model that carries the edits."""
-    for edit in edits:
-        if not edit.carried:
-            raise ParameterError(
-                f"{type(edit).__name__} cannot be baked together with edits that the model carries "
-                f"({next(type(other).__name__ for other in edits if other.carried)}); bake one kind, and use the other "
-                "with attrim.edit(model, ...)."
-            )
-    baked = copy.deepcopy(model)
+def _load(baked: Any, edits: Sequence[Edit], layers: Sequence[Layer]) -> Burden:
+    """Let a model carry edits."""
     burden, tensors = Burden.of(edits)
-    carrier = Carrier.put(baked, burden)
+    carrier = Carrier.put(baked, burden, layers)
     for name, tensor in tensors.items():
-        carrier.register_buffer(name, tensor.detach().to(next(model.parameters()).device, copy=True))
-    baked.__class__ = baked_class(type(model), (), burden=burden)
-    find_sites(baked, example)  # now, because later passes know no example
-    return baked
+        carrier.register_buffer(name, tensor.detach().to(next(baked.parameters()).device, copy=True))
+    return burden
 
 
 def _feeding_layers(layers: Sequence[Layer], sites: Sequence[Site]) -> list[Layer]:
