@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import operator
 
 import numpy as np
 import pytest
@@ -120,6 +122,40 @@ def test_heads_of_one_pattern_share_it() -> None:
     assert len(plan.block_begin) == 3
     assert len({*plan.pattern_of[[0, 2, 3]]}) == 1
     assert (np.diff(plan.block_begin) == -(-33 // SIDE)).all()
+
+
+@given(
+    heads=st.integers(1, 4),
+    queries=st.integers(1, 60),
+    keys=st.integers(1, 40),
+    causal=st.booleans(),
+    density=st.sampled_from([0.0, 0.1, 0.6]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_the_cost_of_a_plan_is_counted(
+    heads: int, queries: int, keys: int, causal: bool, density: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    kept = torch.rand(heads, queries, keys) < density
+    kept[-1] = kept[0]
+    plan = SparsePlan.of(kept, causal=causal)
+    costs = plan.costs(8, 5)
+    assert sorted(head for cost in costs for head in cost.heads) == list(range(heads))
+    for cost in costs:
+        cells = kept[list(cost.heads)]
+        allowed = torch.ones_like(cells)
+        if causal:
+            cells, allowed = cells.tril(), allowed.tril()
+        assert cost.allowed == int(allowed.sum())
+        assert cost.kept == int(cells.sum())
+        assert cost.computed == plan.computed()[list(cost.heads)].sum()
+        assert cost.flops == 2 * cost.computed * 13
+        assert cost.bytes == 4 * 13 * (cost.computed // SIDE + len(cost.heads) * queries)
+    total = functools.reduce(operator.add, costs)
+    assert total.heads == tuple(range(heads))
+    assert total.computed == plan.computed().sum()
+    assert total.union_density >= total.density
 
 
 def test_numbers_that_are_not_finite_are_not_hidden() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.site import Site
 from ..edits.base import Edit
 from ..kernels import team
 from ..kernels.blocks import Edges
-from ..kernels.sparse import SIDE, SparsePlan, attend_sparse
+from ..kernels.sparse import SIDE, PlanCost, SparsePlan, attend_sparse
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
@@ -57,6 +58,44 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: Call, edges: Edges |
     return attend_sparse(query, key, value, call.scaling, plan, start, stop)
 
 
+def plan_costs(
+    sizes: Mapping[Site, int], edits: Sequence[Edit], length: int, *, causal: bool | None = None
+) -> dict[Site, tuple[PlanCost, ...]]:
+    """What the plans of edits cost at each site for a text, without running the model.
+
+    Parameters
+    ----------
+    sizes : the sites of a model, each with the numbers of one head's key.
+    edits : those that remove cells, and no others.
+    length : tokens of the text.
+    causal : whether queries see no later keys (default: those of decoders do not).
+
+    Returns
+    -------
+    for each site that the edits are about, the cost of each of its patterns, heads that no edit is about among them;
+    ``functools.reduce(operator.add, costs)`` is that of the site. A site where an edit does more than removing cells
+    runs without a plan and is not there.
+    """
+    chosen: dict[Site, list[tuple[Edit, tuple[int, ...]]]] = {}
+    for edit in edits:
+        edit.check(list(sizes))
+        for site, heads in edit.select.resolve(list(sizes)).items():
+            chosen.setdefault(site, []).append((edit, heads))
+    found = {}
+    for site, own in chosen.items():
+        is_causal = site.role == "decoder" if causal is None else causal
+        plan = _make(_whole_call(site, tuple(range(site.heads)), (length, length)), own, reorder=True, causal=is_causal)
+        if plan is not None:
+            found[site] = plan.costs(sizes[site])
+    return found
+
+
+def _whole_call(site: Site, heads: tuple[int, ...], size: tuple[int, int]) -> Call:
+    """A call in which every query may see every key, at no memory."""
+    whole = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *size)
+    return Call(site, whole, whole[0, :, :, 0], whole[0, :, 0], heads)
+
+
 def _plan(call: Call, edits: Chosen) -> SparsePlan | None:
     """The plan of a call; a long text's serves all shorter ones."""
     queries, keys = call.allowed.shape[-2:]
@@ -75,13 +114,11 @@ def _plan(call: Call, edits: Chosen) -> SparsePlan | None:
     if name not in known:
         if len(known) >= MOST_KEPT:
             known.clear()
-        whole = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *size)
-        longer = Call(call.site, whole, whole[0, :, :, 0], whole[0, :, 0], call.heads)
-        known[name] = _make(longer, edits, reorder=True)
+        known[name] = _make(_whole_call(call.site, call.heads, size), edits, reorder=True)
     return known[name]
 
 
-def _make(call: Call, edits: Chosen, reorder: bool) -> SparsePlan | None:
+def _make(call: Call, edits: Chosen, reorder: bool, causal: bool = False) -> SparsePlan | None:
     kept = torch.ones(len(call.heads), *call.allowed.shape[-2:], dtype=torch.bool)
     for edit, heads in edits:
         axis = [place for place, head in enumerate(call.heads) if head in set(heads)]
@@ -89,4 +126,4 @@ def _make(call: Call, edits: Chosen, reorder: bool) -> SparsePlan | None:
         if dropped is None or dropped.shape[0] != 1:
             return None
         kept[axis] &= ~dropped[0].cpu()
-    return SparsePlan.of(kept, reorder=reorder)
+    return SparsePlan.of(kept, reorder=reorder, causal=causal)

@@ -17,6 +17,43 @@ SIDE = 16
 """Queries of a block, as in compiled.c."""
 
 
+@dataclass(frozen=True)
+class PlanCost:
+    """What the attention of one example costs where it computes the blocks of a plan, known before anything runs.
+
+    Attributes
+    ----------
+    heads : the heads of one pattern, or all of a site, by their places among the heads of the plan.
+    allowed : cells that the model computes without a plan: all, or those up to the query in causal attention.
+    kept : cells that the pattern keeps.
+    computed : cells that are computed, 16 for every column of a block.
+    flops : multiplications and additions of scores and outputs, ``2 * computed * (size + value_size)``.
+    bytes : what the blocks read and write: keys and values of their columns, queries and outputs.
+    """
+
+    heads: tuple[int, ...]
+    allowed: int
+    kept: int
+    computed: int
+    flops: int
+    bytes: int
+
+    @property
+    def density(self) -> float:
+        """The share of the allowed cells that the pattern keeps."""
+        return self.kept / max(self.allowed, 1)
+
+    @property
+    def union_density(self) -> float:
+        """Computed cells to allowed ones; above 1 where blocks reach past causality or the end of the text."""
+        return self.computed / max(self.allowed, 1)
+
+    def __add__(self, other: PlanCost) -> PlanCost:
+        names = ("allowed", "kept", "computed", "flops", "bytes")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return PlanCost(tuple(sorted(self.heads + other.heads)), **sums)
+
+
 @dataclass(frozen=True, eq=False)
 class SparsePlan:
     """Which keys each block of 16 queries needs; heads of one pattern share it.
@@ -30,6 +67,7 @@ class SparsePlan:
     column_begin : int64 ``[blocks + 1]``, where the columns of a block begin.
     columns : int32 ``[columns]``, the keys of the blocks, ascending in each.
     kept : uint16 ``[columns]``, bit r says whether query r of the block keeps the key.
+    causal : whether no query keeps a key after its own position.
     """
 
     queries: int
@@ -40,19 +78,21 @@ class SparsePlan:
     column_begin: NDArray[np.int64]
     columns: NDArray[np.int32]
     kept: NDArray[np.uint16]
+    causal: bool = False
 
     @classmethod
-    def of(cls, kept: Tensor, *, reorder: bool = True) -> SparsePlan:
+    def of(cls, kept: Tensor, *, reorder: bool = True, causal: bool = False) -> SparsePlan:
         """Compile the plan of a pattern.
 
         Parameters
         ----------
         kept : bool ``[H, Q, K]``, the cells to compute.
         reorder : put queries that keep the same keys into a block, where that makes it smaller, whatever their order.
+        causal : leave out the keys after a query's own position, which it never sees.
         """
         if kept.dim() != 3 or kept.dtype != torch.bool:
             raise ShapeError(f"A plan is made of bool [H, Q, K], not of {kept.dtype} {list(kept.shape)}.")
-        cells = kept.cpu().numpy()
+        cells = (kept.tril() if causal else kept).cpu().numpy()
         packed = np.packbits(cells.reshape(len(cells), -1), axis=1)
         _, firsts, pattern_of = np.unique(packed, axis=0, return_index=True, return_inverse=True)
         parts = []
@@ -70,6 +110,7 @@ class SparsePlan:
             column_begin,
             np.concatenate(columns),
             np.concatenate(bits),
+            causal,
         )
 
     @functools.cached_property
@@ -79,9 +120,37 @@ class SparsePlan:
 
     def computed(self) -> NDArray[np.int64]:
         """Cells that are computed for each head ``[H]``: 16 for every column of its blocks."""
-        per_block = SIDE * np.diff(self.column_begin)
-        totals = np.add.reduceat(per_block, self.block_begin[:-1])
-        return np.asarray(totals[self.pattern_of])
+        return np.asarray(SIDE * self._columns_of_patterns()[self.pattern_of])
+
+    def costs(self, size: int, value_size: int | None = None, number: int = 4) -> tuple[PlanCost, ...]:
+        """What each pattern costs for one example, before anything runs.
+
+        Parameters
+        ----------
+        size, value_size : the numbers of a key and of a value (default: as many).
+        number : bytes of a number.
+        """
+        value_size = size if value_size is None else value_size
+        columns = self._columns_of_patterns()
+        # Sums up to the end of each block's columns, because reduceat does not know patterns without any.
+        sums = np.concatenate([[0], np.cumsum(np.bitwise_count(self.kept), dtype=np.int64)])
+        kept = np.diff(sums[self.column_begin[self.block_begin]])
+        allowed = self.queries * self.keys
+        if self.causal:
+            allowed = int(np.minimum(np.arange(1, self.queries + 1), self.keys).sum())
+        found = []
+        for pattern in range(len(columns)):
+            heads = tuple(np.flatnonzero(self.pattern_of == pattern).tolist())
+            moved = len(heads) * (int(columns[pattern]) + self.queries) * (size + value_size)
+            computed = len(heads) * SIDE * int(columns[pattern])
+            flops = 2 * computed * (size + value_size)
+            total = len(heads) * int(kept[pattern])
+            found.append(PlanCost(heads, len(heads) * allowed, total, computed, flops, moved * number))
+        return tuple(found)
+
+    def _columns_of_patterns(self) -> NDArray[np.int64]:
+        """The columns of all blocks of each pattern ``[patterns]``."""
+        return np.diff(self.column_begin[self.block_begin])
 
 
 def _order(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
