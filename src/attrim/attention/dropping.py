@@ -12,9 +12,9 @@ from torch import Tensor
 from ..core.call import Call
 from ..core.site import Site
 from ..edits.base import Edit
-from ..kernels import team
+from ..kernels import team, ways
 from ..kernels.blocks import Edges
-from ..kernels.sparse import SIDE, PlanCost, SparsePlan, attend_sparse
+from ..kernels.sparse import SIDE, PlanCost, SparsePlan
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
@@ -54,8 +54,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: Call, edges: Edges |
     plan = _plan(call, edits)
     if plan is None:
         return None
-    start, stop = (edge.expand(query.shape[0], -1) for edge in edges)
-    return attend_sparse(query, key, value, call.scaling, plan, start, stop)
+    return ways.attend(query, key, value, call.scaling, plan, edges, call.site)
 
 
 def plan_costs(
