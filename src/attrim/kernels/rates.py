@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core import record
 from ..core.paths import cache_folder
@@ -102,10 +104,19 @@ def _write(path: Path, known: dict[str, dict[str, Rates]]) -> None:
         log.debug("The seconds of attention are not kept, so every process measures them: %s", error)
 
 
-@torch.inference_mode()
 def measure_rates(dtype: torch.dtype, size: int, length: int) -> Rates:
-    """Time attention in each way, the best of a few rounds that take turns."""
-    heads = max(min(4, CELLS // length**2), torch.get_num_threads())
+    """Time attention in each way, the best of a few rounds that take turns.
+
+    In a thread of its own, where no mode of the caller (a counter of operations, gradients) slows anything down.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_measure, dtype, size, length, torch.get_num_threads()).result()
+
+
+@torch.inference_mode()
+def _measure(dtype: torch.dtype, size: int, length: int, threads: int) -> Rates:
+    torch.set_num_threads(threads)  # OpenMP has a number for each thread that starts others
+    heads = max(min(4, CELLS // length**2), threads)
     shape = 1, length, heads, size
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(shape, generator=generator).to(dtype).transpose(1, 2) for _ in range(3))
@@ -119,17 +130,17 @@ def measure_rates(dtype: torch.dtype, size: int, length: int) -> Rates:
     edges = torch.zeros(1, length, dtype=torch.int64), torch.full((1, length), length)
     dense = partial(functional.scaled_dot_product_attention, query, key, value)
     sparse = {name: partial(attend_sparse, query, key, value, size**-0.5, plan, *edges) for name, plan in plans.items()}
-    seconds = _timed(
-        {
-            "dense": dense,
-            "causal": partial(dense, is_causal=True),
-            "masked": partial(dense, attn_mask=mask),
-            "formed": partial(_form, near.expand(1, heads, -1, -1), near, dtype),
-            "full": sparse["full"],
-            "band": sparse["band"],
-            "moved": partial(_move, query, key, value),
-        }
-    )
+    ways: dict[str, Callable[[], object]] = {
+        "dense": dense,
+        "causal": partial(dense, is_causal=True),
+        "masked": partial(dense, attn_mask=mask),
+        "formed": partial(_form, near.expand(1, heads, -1, -1), near, dtype),
+        "full": sparse["full"],
+        "band": sparse["band"],
+        "moved": partial(_move, query, key, value),
+    }
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):  # the caller may have chosen the plain form alone
+        seconds = _timed(ways)
     every, tokens = heads * length**2, heads * length
     cells = {name: int(plan.computed().sum()) for name, plan in plans.items()}
     # Two patterns tell apart what a cell costs and what copying costs, which all patterns need.
