@@ -67,10 +67,13 @@ class Burden:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Burden:
-        """The inverse of :meth:`to_json`; raises ArtefactError or ValueError on anything else."""
+        """The inverse of :meth:`to_json`; raises one of ``UNFIT`` on anything else."""
         burden: Burden = record.load(cls, fields, "edits of a baked model")
         if unknown := {dtype for _, dtype, _ in burden.tensors.values()} - DTYPES.keys():
             raise ValueError(f"{unknown.pop()} is not a dtype of edits")
+        # With blank tensors: what cannot be an edit is found now, and not when the model first runs.
+        blank = {key: torch.zeros(shape, dtype=DTYPES[dtype]) for key, (_, dtype, shape) in burden.tensors.items()}
+        decode_edits(burden.entries, blank)
         return burden
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..attention.discover import find_sites
 from ..core.site import Site
 from ..edits.base import Edit
-from ..errors import ParameterError, require_all, require_model
+from ..edits.mask import Mask
+from ..errors import ParameterError, ShapeError, require_all, require_model
 from .carrying import Burden, Carrier
 from .check import require_same
 from .model import BakedModel, baked_class
@@ -57,6 +58,7 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     sites = find_sites(model, example)
     for edit in edits:
         edit.check(sites)
+        _check_length(model, edit)
     cutting = [edit for edit in edits if not edit.carried]
     carried = [edit for edit in edits if edit.carried]
     baked, layers = copy.deepcopy(model), []
@@ -73,6 +75,22 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
         find_sites(baked, example)  # now, because later passes know no example
     require_same(model, baked, edits, example)
     return baked
+
+
+def _check_length(model: Any, edit: Edit) -> None:
+    """Refuse a mask with more positions than the model has: no text reaches them, so it was made for another model."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    saved = edit.to_save()
+    if positions is None or not isinstance(saved, Mask):
+        return
+    assert not isinstance(saved.cells, Mask)
+    cells = saved.cells.values() if isinstance(saved.cells, Mapping) else [saved.cells]
+    longest = max(max(tensor.shape[1:]) for tensor in cells)
+    if longest > positions:
+        raise ShapeError(
+            f"The cells of {type(edit).__name__} are for {longest} positions, but the model has {positions}; make them "
+            "from averages of this model, or cut them."
+        )
 
 
 def _load(baked: Any, edits: Sequence[Edit], layers: Sequence[Layer]) -> Burden:
