@@ -109,15 +109,9 @@ def attend(
 
     Parameters
     ----------
-    query : float32 or bfloat16 ``[B, H, Q, D]``.
-    key, value : ``[B, H or fewer, K, D]``; groups of heads may share them.
-    plan : for these queries and keys, or for more that follow them.
+    query, key, value, scaling, plan : and what is returned, ``[B, Q, H, D]``, as in :func:`attend_sparse`.
     edges : int64 ``[B|1, Q]`` each, the keys that each query may see.
     site : where it happens, for :func:`noting`.
-
-    Returns
-    -------
-    output : ``[B, Q, H, D]``; 0 for a query that sees none of the keys that it keeps.
     """
     batch, heads, queries, size = query.shape
     keys, value_size = value.shape[-2:]
