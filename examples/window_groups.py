@@ -19,9 +19,10 @@ from rich.table import Table
 import attrim
 from attrim.core.site import Site
 from attrim.edits import Window
-from attrim.evaluation import evaluate_settings
+from attrim.evaluation import Prepared, evaluate_settings
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.scores.base import Scores
+from attrim.studies.heads.scoring import score_task
 from attrim.tasks import load_task
 
 Group = tuple[str, tuple[int, ...]]
@@ -69,7 +70,8 @@ def main() -> None:
     scored = load_task("causal-lm", data=options.score_data, limit=options.score_limit, **shape)
     measured = load_task("causal-lm", data=options.data, limit=options.limit, **shape)
     change = Window(options.size, options.first)
-    scores = attrim.Fisher(change="replaced")(model, scored.feed(model, tokenizer), change, task=scored, progress=True)
+    prepared = Prepared(model, scored, tokenizer, count_zeros=False)
+    scores = score_task(prepared, attrim.Fisher(change="replaced"), change)
     config = model.config
     order = groups_by_importance(scores, config.num_attention_heads // config.num_key_value_heads)
     drawn = random.Random(options.seed).sample(order, len(order))
