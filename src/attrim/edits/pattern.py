@@ -17,6 +17,7 @@ from ..core.call import Call
 from ..core.site import Site
 from ..core.text import describe
 from ..errors import ArtefactError, DataError, ParameterError, ShapeError, shorten
+from ..kernels.rules import KeptSpans
 from ..stats.mean import Mean
 from ..stats.npy import is_npy, read_averages
 from .base import Edit, register
@@ -138,6 +139,10 @@ class SparsePattern(Edit):
     def drops(self, call: Call) -> Tensor | None:
         """See :meth:`Edit.drops`."""
         return self.mask.drops(call)
+
+    def kept_spans(self, call: Call) -> Sequence[KeptSpans] | None:
+        """See :meth:`Edit.kept_spans`."""
+        return self.mask.kept_spans(call)
 
     def check(self, sites: Sequence[Site]) -> None:
         """See :meth:`Edit.check`."""
