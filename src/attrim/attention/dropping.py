@@ -21,6 +21,8 @@ Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
 STEP = 128
 """Plans are made for lengths that are multiples of this, so that texts of many lengths share one."""
+FEW = 1 << 20
+"""Cells of a head up to which queries are reordered even where a rule needs no cells: those of 1024 tokens."""
 MOST_KEPT = 512
 """Plans that are kept for an edit: some for each site."""
 # By the first of the edits, so that plans go when it goes.
@@ -123,7 +125,9 @@ def _plan(call: Call, edges: Edges, edits: Chosen) -> SparsePlan | None:
 
 def _make(call: Call, edits: Chosen, reorder: bool, causal: bool = False) -> SparsePlan | None:
     about = [(edit, [place for place, head in enumerate(call.heads) if head in set(heads)]) for edit, heads in edits]
-    spans = _by_rule(call, about)
+    # Cells of short texts are few, and queries that keep the same keys are put together.
+    short = reorder and call.allowed.shape[-2] * call.allowed.shape[-1] <= FEW
+    spans = None if short else _by_rule(call, about)
     if spans is not None:
         return SparsePlan.by_rule(spans, causal=causal)
     kept = torch.ones(len(call.heads), *call.allowed.shape[-2:], dtype=torch.bool)

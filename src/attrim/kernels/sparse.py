@@ -199,21 +199,20 @@ def _order(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _greedy(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Blocks filled one by one with the query that adds the fewest keys to the block's union."""
-    packed = cells.astype(np.float32)
-    sizes, left, order = packed.sum(1), np.ones(len(cells), dtype=bool), []
+    by_key = np.ascontiguousarray(cells.T).view(np.uint8)
+    sizes, left, order = cells.sum(1), np.ones(len(cells), dtype=bool), []
     while left.any():
         # A block begins with the query that keeps most of those left: the others may fit into its union.
         query = int(np.argmax(np.where(left, sizes, -1)))
-        union = np.zeros(cells.shape[1], dtype=np.float32)
-        common = np.zeros(len(cells), dtype=np.float32)
+        union = np.zeros(cells.shape[1], dtype=bool)
+        common = np.zeros(len(cells), dtype=np.int64)
         for _ in range(min(SIDE, int(left.sum()))):
             left[query] = False
             order.append(query)
-            new = np.flatnonzero(packed[query] > union)
-            union[new] = 1
-            common += packed[:, new].sum(1)
-            added = np.where(left, sizes - common, np.inf)
-            query = int(np.argmin(added))
+            new = np.flatnonzero(cells[query] & ~union)
+            union[new] = True
+            common += by_key[new].sum(0, dtype=np.uint32)
+            query = int(np.argmin(np.where(left, sizes - common, cells.shape[1] + 1)))
     return np.array(order, dtype=np.int64)
 
 
