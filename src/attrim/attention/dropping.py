@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.call import Call
 from ..core.site import Site
 from ..edits.base import Edit
-from ..kernels import team
+from ..kernels import flex, team
 from ..kernels.blocks import Edges
 from ..kernels.rules import KeptSpans
 from ..kernels.sparse import SIDE, PlanCost, SparsePlan, attend_sparse
@@ -46,19 +46,30 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: Call, edges: Edges |
     dtypes, masks with gaps, examples that are padded differently before their first token.
     """
     tensors = (query, key, value)
-    if not team.available() or team.PATHS[team.path()] == "torch" or call.scaling is None or edges is None:
+    if call.scaling is None or edges is None or min(query.shape) == 0:
         return None
-    if any(tensor.device.type != "cpu" or tensor.dtype != query.dtype for tensor in tensors):
-        return None
-    if query.dtype not in (torch.float32, torch.bfloat16) or min(query.shape) == 0:
+    if any(tensor.device != query.device or tensor.dtype != query.dtype for tensor in tensors):
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return None
+    kernel = _kernel(query, value)
+    if kernel is None:
         return None
     plan = _plan(call, edges, edits)
     if plan is None:
         return None
     start, stop = (edge.expand(query.shape[0], -1) for edge in edges)
-    return attend_sparse(query, key, value, call.scaling, plan, start, stop)
+    return kernel(query, key, value, call.scaling, plan, start, stop)
+
+
+def _kernel(query: Tensor, value: Tensor) -> Callable[..., Tensor] | None:
+    """What leaves cells out on the device of queries and values; None where nothing does."""
+    if query.device.type == "cpu":
+        compiled = team.available() and team.PATHS[team.path()] != "torch"
+        return attend_sparse if compiled and query.dtype in (torch.float32, torch.bfloat16) else None
+    # Compiling for the few queries of a step of a generation costs more than it can gain.
+    fits = query.shape[-1] in flex.SIZES and value.shape[-1] in flex.SIZES and query.shape[2] > SIDE
+    return flex.attend_flex if query.device.type == "cuda" and fits else None
 
 
 def plan_costs(
@@ -114,7 +125,7 @@ def _plan(call: Call, edges: Edges, edits: Chosen) -> SparsePlan | None:
     known = _plans.setdefault(first, {})
     others = tuple((edit, heads) for edit, heads in edits[1:])
     # Keys after a query, which a pattern may keep because no text had them, must not make blocks larger.
-    causal = queries == keys and bool((edges[1] <= torch.arange(1, queries + 1)).all())
+    causal = queries == keys and bool((edges[1] <= torch.arange(1, queries + 1, device=edges[1].device)).all())
     name = (call.site, call.heads, edits[0][1], others, size, causal)
     if name not in known:
         if len(known) >= MOST_KEPT:
