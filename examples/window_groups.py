@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--score-limit", type=int, default=2, help="texts to score on")
     parser.add_argument("--limit", type=int, default=4, help="texts to measure on")
-    parser.add_argument("--seed", type=int, default=0, help="of the random groups")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one draw of random groups for each")
     parser.add_argument("--output", type=Path, help="folder for the edits, one file for each share")
     options = parser.parse_args()
     model, tokenizer = load_model(options.model, kind="causal-lm").eval(), load_tokenizer(options.model)
@@ -74,12 +74,14 @@ def main() -> None:
     scores = score_task(prepared, attrim.Fisher(change="replaced"), change)
     config = model.config
     order = groups_by_importance(scores, config.num_attention_heads // config.num_key_value_heads)
-    drawn = random.Random(options.seed).sample(order, len(order))
+    orders = {"by Fisher": order}
+    for seed in options.seeds:
+        orders[f"random, seed {seed}"] = random.Random(seed).sample(sorted(order), len(order))
     counts = {share: round(share * len(order)) for share in options.shares}
     settings = {
         f"{share:.0%}, {name}": [window(groups[:count], options.size, options.first)]
         for share, count in counts.items()
-        for name, groups in (("by Fisher", order), ("random", drawn))
+        for name, groups in orders.items()
     }
     results = evaluate_settings(model, measured, tokenizer, settings, announce=print)
     title = f"{options.model}, window {options.size} + {options.first}, {options.limit} x {options.max_length} tokens"

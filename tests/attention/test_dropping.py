@@ -38,6 +38,7 @@ def removals(roles: str | None = None) -> dict[str, list[Edit]]:
         "window": [Window(2, 1)],
         "both": [Mask(cells[:1]), Window(4)],
         "short": [Mask(cells[:, :3, :3], "prune")],
+        "offset": [Mask(cells[:, :6, :5], "offset"), Window(8)],
     }
 
 

@@ -11,26 +11,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from attrim.errors import ShapeError
 from attrim.kernels import team
 from attrim.kernels.sparse import SIDE, SparsePlan, attend_sparse
+from stock_attention import dense
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 BEST = importlib.import_module("attrim.kernels._compiled").BEST_PATH if team.available() else 0
 FUSED = team.PATHS[1 : BEST + 1]
-
-
-def dense(query: Tensor, key: Tensor, value: Tensor, kept: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-    """Attention ``[B, Q, H, D]`` in float64; 0 for a query that sees nothing."""
-    group = query.shape[1] // key.shape[1]
-    key, value = (tensor.double().repeat_interleave(group, 1) for tensor in (key, value))
-    scores = query.double() @ key.mT * query.shape[-1] ** -0.5
-    columns = torch.arange(key.shape[2])
-    seen = kept[None] & ((columns >= start[:, :, None]) & (columns < stop[:, :, None]))[:, None]
-    weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), -1).nan_to_num(0.0)
-    return (weights @ value).transpose(1, 2)
 
 
 @pytest.mark.parametrize("path", FUSED)

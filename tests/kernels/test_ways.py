@@ -19,7 +19,7 @@ from attrim.kernels import rates as timing
 from attrim.kernels import team, ways
 from attrim.kernels.rates import Rates, measure_rates, rates
 from attrim.kernels.sparse import SparsePlan, attend_sparse
-from attrim.kernels.ways import Choice, Pattern, Way, choose, kept_cells, patterns_of
+from attrim.kernels.ways import Choice, HeadPattern, Way, choose, kept_cells, patterns_of
 from baked_models import ANIMALS
 
 pytestmark = pytest.mark.skipif(
@@ -30,8 +30,8 @@ EQUAL = Rates(dense=1.0, causal=0.5, masked=3.0, formed=1.0, computed=1.0, copie
 SLOW_KERNEL = Rates(dense=1.0, causal=0.5, masked=1.2, formed=0.1, computed=4.0, copied=0.0, moved=0.0)
 
 
-def pattern(heads: tuple[int, ...], share: float, length: int = 100) -> Pattern:
-    return Pattern(heads, int(share * length**2), share == 1)
+def pattern(heads: tuple[int, ...], share: float, length: int = 100) -> HeadPattern:
+    return HeadPattern(heads, int(share * length**2), share == 1)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,12 @@ from torch import Tensor
 
 from ..errors import ShapeError
 from . import team
+from .rules import KeptSpans
 
 SIDE = 16
 """Queries of a block, as in compiled.c."""
+_Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
+"""One pattern: the order of its queries, and of its blocks the number of columns, the columns and their bits."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +101,44 @@ class SparsePlan:
         _, firsts, pattern_of = np.unique(packed, axis=0, return_index=True, return_inverse=True)
         parts = []
         for head in firsts:
-            parts.append(_blocks(cells[head], _order(cells[head]) if reorder else np.arange(cells.shape[1])))
-        rows, counts, columns, bits = zip(*parts, strict=True)
+            order = _order(cells[head]) if reorder else np.arange(cells.shape[1])
+            parts.append((order, *_blocks(cells[head], order)))
+        return cls._joined((cells.shape[1], cells.shape[2]), pattern_of.reshape(-1), parts, causal)
+
+    @classmethod
+    def by_rule(cls, kept: Sequence[KeptSpans], *, causal: bool = False) -> SparsePlan:
+        """Compile the plan of rules; neighbouring queries make a block.
+
+        Parameters
+        ----------
+        kept : the spans of keys of each head; heads that have the same object share their plan, as equal ones do.
+        causal : as in :meth:`of`.
+        """
+        queries, keys = kept[0].queries, kept[0].keys
+        known: dict[tuple[bytes, ...], int] = {}
+        pattern_of = np.empty(len(kept), dtype=np.int64)
+        parts: list[_Part] = []
+        for spans in {id(each): each for each in kept}.values():
+            cut = spans.up_to(np.arange(1, queries + 1)) if causal else spans
+            name = cut.begin.tobytes(), cut.start.tobytes(), cut.stop.tobytes()
+            if name not in known:
+                known[name] = len(parts)
+                parts.append((np.arange(queries), *cut.blocks(SIDE)))
+            pattern_of[[each is spans for each in kept]] = known[name]
+        return cls._joined((queries, keys), pattern_of, parts, causal)
+
+    @classmethod
+    def _joined(
+        cls, size: tuple[int, int], pattern_of: NDArray[np.int64], parts: Sequence[_Part], causal: bool
+    ) -> SparsePlan:
+        """The plan of the patterns ``parts`` for texts of ``size`` queries and keys."""
+        orders, counts, columns, bits = zip(*parts, strict=True)
+        rows = [_rows(order) for order in orders]
         begins = np.cumsum([0, *(len(own) for own in rows)])
         column_begin = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
         return cls(
-            cells.shape[1],
-            cells.shape[2],
-            pattern_of.reshape(-1).astype(np.int64),
+            *size,
+            pattern_of.astype(np.int64),
             begins.astype(np.int64),
             np.concatenate(rows),
             column_begin,
@@ -165,21 +199,20 @@ def _order(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _greedy(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Blocks filled one by one with the query that adds the fewest keys to the block's union."""
-    packed = cells.astype(np.float32)
-    sizes, left, order = packed.sum(1), np.ones(len(cells), dtype=bool), []
+    by_key = np.ascontiguousarray(cells.T).view(np.uint8)
+    sizes, left, order = cells.sum(1), np.ones(len(cells), dtype=bool), []
     while left.any():
         # A block begins with the query that keeps most of those left: the others may fit into its union.
         query = int(np.argmax(np.where(left, sizes, -1)))
-        union = np.zeros(cells.shape[1], dtype=np.float32)
-        common = np.zeros(len(cells), dtype=np.float32)
+        union = np.zeros(cells.shape[1], dtype=bool)
+        common = np.zeros(len(cells), dtype=np.int64)
         for _ in range(min(SIDE, int(left.sum()))):
             left[query] = False
             order.append(query)
-            new = np.flatnonzero(packed[query] > union)
-            union[new] = 1
-            common += packed[:, new].sum(1)
-            added = np.where(left, sizes - common, np.inf)
-            query = int(np.argmin(added))
+            new = np.flatnonzero(cells[query] & ~union)
+            union[new] = True
+            common += by_key[new].sum(0, dtype=np.uint32)
+            query = int(np.argmin(np.where(left, sizes - common, cells.shape[1] + 1)))
     return np.array(order, dtype=np.int64)
 
 
@@ -198,15 +231,19 @@ def _padded(cells: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.bo
 
 def _blocks(
     cells: NDArray[np.bool_], order: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
-    """Rows, number of columns, columns and bits of the blocks of one pattern."""
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
+    """Number of columns, columns and bits of the blocks of one pattern, as :meth:`KeptSpans.blocks` gives them."""
     by_block = _padded(cells, order)
-    rows = np.full(len(by_block) * SIDE, -1, dtype=np.int32)
-    rows[: len(order)] = order
     union = by_block.any(1)
     bits = np.tensordot(by_block.astype(np.int64), 1 << np.arange(SIDE), axes=(1, 0))
-    columns = np.nonzero(union)[1]
-    return rows.reshape(-1, SIDE), union.sum(1), columns.astype(np.int32), bits[union].astype(np.uint16)
+    return union.sum(1), np.nonzero(union)[1].astype(np.int32), bits[union].astype(np.uint16)
+
+
+def _rows(order: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The queries of each block, ``[blocks, 16]``, -1 behind the last."""
+    rows = np.full(-(-len(order) // SIDE) * SIDE, -1, dtype=np.int32)
+    rows[: len(order)] = order
+    return rows.reshape(-1, SIDE)
 
 
 def attend_sparse(

@@ -35,7 +35,7 @@ WORTH = 0.95
 
 
 @dataclass(frozen=True)
-class Pattern:
+class HeadPattern:
     """What some heads of a plan have in common.
 
     Attributes
@@ -74,7 +74,7 @@ class Noted:
 
     site: Hashable
     plan: SparsePlan
-    patterns: tuple[Pattern, ...]
+    patterns: tuple[HeadPattern, ...]
     choice: Choice | None
     size: int
     value_size: int
@@ -141,7 +141,7 @@ def attend(
 
 
 def choose(
-    patterns: Sequence[Pattern], batch: int, queries: int, keys: int, structure: Structure | None, costs: Rates
+    patterns: Sequence[HeadPattern], batch: int, queries: int, keys: int, structure: Structure | None, costs: Rates
 ) -> Choice:
     """The ways that together take the fewest seconds.
 
@@ -154,7 +154,7 @@ def choose(
     padded = structure is None
     masked = cells * (costs.masked + (costs.formed if padded else 0.0))
     dense = cells * (costs.causal if structure == "causal" else costs.dense)
-    each: dict[Pattern, dict[Way, float]] = {
+    each: dict[HeadPattern, dict[Way, float]] = {
         own: {
             "sparse": own.computed * costs.computed + tokens / 2 * costs.copied,
             "masked": masked,
@@ -163,7 +163,7 @@ def choose(
         }
         for own in patterns
     }
-    candidates: list[dict[Pattern, Way]] = [
+    candidates: list[dict[HeadPattern, Way]] = [
         dict.fromkeys(patterns, "sparse"),
         dict.fromkeys(patterns, "masked"),
         {own: min(each[own], key=lambda way: each[own][way]) for own in patterns},
@@ -171,7 +171,7 @@ def choose(
         {own: "dense" if own.whole else "masked" for own in patterns},
     ]
 
-    def total(ways: Mapping[Pattern, Way]) -> float:
+    def total(ways: Mapping[HeadPattern, Way]) -> float:
         one = sum(len(own.heads) * each[own][way] for own, way in ways.items())
         if len(set(ways.values())) > 1:
             one += sum(len(own.heads) for own in ways) * tokens / 2 * costs.moved
@@ -189,7 +189,7 @@ def choose(
     )
 
 
-def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tuple[Pattern, ...]:
+def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tuple[HeadPattern, ...]:
     """The patterns of a plan, and what they cost where a text is shorter than the plan or attention is causal."""
     counts = np.diff(plan.column_begin)
     rows = np.where(plan.rows < queries, plan.rows, -1)
@@ -207,7 +207,7 @@ def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tupl
         blocks = slice(plan.block_begin[number], plan.block_begin[number + 1])
         heads = tuple(np.flatnonzero(plan.pattern_of == number).tolist())
         if heads:
-            found.append(Pattern(heads, SIDE * int(columns[blocks].sum()), int(kept[blocks].sum()) == every))
+            found.append(HeadPattern(heads, SIDE * int(columns[blocks].sum()), int(kept[blocks].sum()) == every))
     return tuple(found)
 
 
