@@ -140,6 +140,11 @@ def _attend(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
     if firing.idle:
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
+        made_here = fused and firing.site is not None and mask.offsets is not None and is_standard(module, arguments)
+        if made_here and mask.structure is not None:
+            # Our mask function gives a mask always. SDPA takes longer with one, and does not leave out what comes after
+            # a causal query, so transformers leaves the mask out where it says nothing more than this.
+            additive_mask, arguments = None, {**arguments, "is_causal": mask.structure == "causal"}
         return stock(module, query, key, value, additive_mask, **arguments)
     if _may_fuse(module, plan, firing.fast, arguments):
         output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats, plan.edits)

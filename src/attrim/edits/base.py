@@ -15,6 +15,7 @@ from ..core.registry import EDITS
 from ..core.site import Select, Site, require_select
 from ..core.text import read_numbers
 from ..kernels.operations import RowOperation
+from ..kernels.rules import KeptSpans
 
 register = EDITS.register
 
@@ -82,6 +83,18 @@ class Edit:
         """The cells that the edit removes before the softmax, bool ``[B|1, H|1, Q, K]``, where that is all it does.
 
         A kernel may then leave them out instead of computing and removing them. None where an edit does more.
+        """
+        return None
+
+    def kept_spans(self, call: Call) -> Sequence[KeptSpans] | None:
+        """The cells that :meth:`drops` leaves, by rule: no matrix of cells is formed, so that texts may be long.
+
+        Only asked for calls in which the tokens of all examples stand at their positions (no leads, no ``slots``).
+
+        Returns
+        -------
+        the spans of keys that the queries of each head of the call keep, or one entry for all heads. None (default)
+        where there is no rule, or where the cells are stored anyway.
         """
         return None
 
