@@ -22,7 +22,9 @@ with several threads). Peak memory is that of processes that do nothing else. A 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
+import gc
 import gzip
 import json
 import operator
@@ -44,7 +46,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, logging
 
-from attrim.attention.dropping import plan_costs
+from attrim.attention.dropping import make_plan, plan_costs, whole_call
 from attrim.core.site import Site
 from attrim.edits.base import Edit
 from attrim.edits.mask import Mask
@@ -138,10 +140,8 @@ def layers_of(row: Row) -> int:
 
 def plan_of(edit: Edit, row: Row, layer: int) -> SparsePlan:
     """The plan of a layer, as a model makes it."""
-    from attrim.attention.dropping import _make, _whole_call
-
-    call = _whole_call(site(layer), tuple(range(HEADS)), (row.length, row.length))
-    plan = _make(call, [(edit, call.heads)], reorder=True, causal=row.causal)
+    call = whole_call(site(layer), tuple(range(HEADS)), (row.length, row.length))
+    plan = make_plan(call, [(edit, call.heads)], reorder=True, causal=row.causal)
     assert plan is not None
     return plan
 
@@ -170,9 +170,7 @@ def operation(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Cal
 
 def additive(row: Row, edit: Edit, layer: int) -> Tensor:
     """The mask ``[1, H|1, L, L]`` of a layer as SDPA takes it; with three axes it would take a slow path."""
-    from attrim.attention.dropping import _whole_call
-
-    dropped = edit.drops(_whole_call(site(layer), tuple(range(HEADS)), (row.length, row.length)))
+    dropped = edit.drops(whole_call(site(layer), tuple(range(HEADS)), (row.length, row.length)))
     assert dropped is not None
     if row.causal:
         dropped = dropped | torch.ones(row.length, row.length, dtype=torch.bool).triu(1)
@@ -187,6 +185,7 @@ def whole(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Callabl
     config = BertConfig(max_position_embeddings=max(512, row.length), is_decoder=row.causal)
     model = BertModel(config, add_pooling_layer=False).eval()
     model.set_attn_implementation("sdpa")
+    model.config.use_cache = False  # of a causal model
     batch = {"input_ids": torch.randint(1000, 30000, (1, row.length), generator=torch.Generator().manual_seed(0))}
     if isinstance(edit, Mask) and isinstance(edit.cells, Mapping):
         # MiniLM has six layers and the model twelve: each pattern serves two of them.
@@ -195,9 +194,6 @@ def whole(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Callabl
         twice = {f"encoder/{layer}": f"encoder/{layer // 2}" for layer in range(2 * LAYERS)}
         cells = {name: edit.cells[other] for name, other in twice.items()}
         edit = Mask(cells, edit.unseen, distances={name: distances[other] for name, other in twice.items()})
-    if row.causal:
-        # The stock configuration of a causal BERT makes its sites decoders.
-        batch["use_cache"] = False  # type: ignore[assignment]
     found: dict[str, Callable[[], object]] = {}
     if "sdpa" in ways:
         found["sdpa"] = functools.partial(model, **batch)
@@ -246,7 +242,9 @@ def peak(row: Row, way: str) -> float:
     """
     edit, _ = pattern(row)
     calls = (operation if row.what == "operation" else whole)(row, edit, (way,))
-    # The peak so far, of making patterns and plans, is not what a run needs.
+    # The peak so far, of making and baking, is not what a run needs, nor is what the C library has not given back.
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     with torch.inference_mode():
         for _ in range(2):

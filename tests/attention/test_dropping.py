@@ -113,8 +113,10 @@ def test_what_the_kernel_cannot_do_is_left_to_the_reference(used: list[Tensor]) 
 def test_plans_are_made_once_for_texts_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     animal = next(animal for animal in ZOO if animal.name == "bert")
     model, made = animal.build(), []
-    real = dropping._make
-    monkeypatch.setattr(dropping, "_make", lambda *arguments, **options: made.append(1) or real(*arguments, **options))
+    real = dropping.make_plan
+    monkeypatch.setattr(
+        dropping, "make_plan", lambda *arguments, **options: made.append(1) or real(*arguments, **options)
+    )
     with torch.no_grad(), attrim.edit(model, Window(3)):
         for length in (17, 20, 30, 18):
             model(**batch(animal, (length, 5)))

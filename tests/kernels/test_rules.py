@@ -120,10 +120,10 @@ def test_long_texts_have_plans_without_cells(causal: bool) -> None:
     length, generator = 32768, torch.Generator().manual_seed(0)
     mask = Mask(torch.rand(2, 96, 96, generator=generator) < 0.8, "offset", distances=torch.ones(2, 3))
     edits = [(Window(256, 4), (0, 1)), (mask, (1,))]
-    call = dropping._whole_call(SITE, (0, 1), (length, length))
+    call = dropping.whole_call(SITE, (0, 1), (length, length))
     tracemalloc.start()
     begin = time.process_time()
-    plan = dropping._make(call, edits, reorder=True, causal=causal)
+    plan = dropping.make_plan(call, edits, reorder=True, causal=causal)
     seconds = time.process_time() - begin
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -148,6 +148,6 @@ def test_a_step_of_a_generation_asks_for_its_keys_alone() -> None:
     keys = 100_000
     one = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, 1, keys)
     call = Call(SITE, one, one[0, :, :, 0], one[0, :, 0], (0, 1), position=keys - 1)
-    plan = dropping._make(call, [(Window(64, 4), (0, 1))], reorder=False)
+    plan = dropping.make_plan(call, [(Window(64, 4), (0, 1))], reorder=False)
     assert plan is not None
     assert plan.columns.tolist() == [*range(4), *range(keys - 64, keys)]

@@ -99,13 +99,15 @@ def plan_costs(
     found = {}
     for site, own in chosen.items():
         is_causal = site.role == "decoder" if causal is None else causal
-        plan = _make(_whole_call(site, tuple(range(site.heads)), (length, length)), own, reorder=True, causal=is_causal)
+        plan = make_plan(
+            whole_call(site, tuple(range(site.heads)), (length, length)), own, reorder=True, causal=is_causal
+        )
         if plan is not None:
             found[site] = plan.costs(sizes[site])
     return found
 
 
-def _whole_call(site: Site, heads: tuple[int, ...], size: tuple[int, int]) -> Call:
+def whole_call(site: Site, heads: tuple[int, ...], size: tuple[int, int]) -> Call:
     """A call in which every query may see every key, at no memory."""
     whole = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *size)
     return Call(site, whole, whole[0, :, :, 0], whole[0, :, 0], heads)
@@ -120,7 +122,7 @@ def _plan(call: Call, edges: Edges, edits: Chosen) -> SparsePlan | None:
         return None
     if queries <= SIDE or call.position or call.key_position:
         # A step of a generation: its row is asked for once.
-        return _make(call, edits, reorder=False)
+        return make_plan(call, edits, reorder=False)
     first = edits[0][0]
     size = -(-queries // STEP) * STEP, -(-keys // STEP) * STEP
     known = _plans.setdefault(first, {})
@@ -131,11 +133,19 @@ def _plan(call: Call, edges: Edges, edits: Chosen) -> SparsePlan | None:
     if name not in known:
         if len(known) >= MOST_KEPT:
             known.clear()
-        known[name] = _make(_whole_call(call.site, call.heads, size), edits, reorder=True, causal=causal)
+        known[name] = make_plan(whole_call(call.site, call.heads, size), edits, reorder=True, causal=causal)
     return known[name]
 
 
-def _make(call: Call, edits: Chosen, reorder: bool, causal: bool = False) -> SparsePlan | None:
+def make_plan(call: Call, edits: Chosen, reorder: bool, causal: bool = False) -> SparsePlan | None:
+    """The plan of a call, by rule where that is possible; None where an edit does more than removing cells.
+
+    Parameters
+    ----------
+    edits : with the heads that each is about.
+    reorder : see :meth:`SparsePlan.of`; plans of long texts that rules make keep the order.
+    causal : leave out the keys after a query's own position.
+    """
     about = [(edit, [place for place, head in enumerate(call.heads) if head in set(heads)]) for edit, heads in edits]
     # Cells of short texts are few, and queries that keep the same keys are put together.
     short = reorder and call.allowed.shape[-2] * call.allowed.shape[-1] <= FEW
