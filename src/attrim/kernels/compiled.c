@@ -306,9 +306,6 @@ static inline void put_numbers(const float *restrict from, float factor, int64_t
     }
 }
 
-/* A codebook of so few values is faster searched by comparing with every edge than by its table. */
-enum { FEW_CODES = 32 };
-
 /* Places that tables of 32 bits may hold before they are added up; a block of queries can bring some more. */
 enum { MOST_PENDING = 1 << 30 };
 

@@ -140,7 +140,7 @@ TARGET static float NAMED(keep_above)(const EditParameters *edit, float *restric
 TARGET static float NAMED(replace)(const EditParameters *edit, float *restrict row, int64_t size, float factor) {
     const TableParameters table = edit->table;
     FLOATS masses = (FLOATS){0};
-    if (table.codes <= FEW_CODES)
+    if (table.codes <= 4 * LANES) /* so few are faster compared with all than looked up one by one */
         for (int64_t key = 0; key < size; key += LANES) {
             const INTS bits = (INTS)(*(FLOATS *)(row + key) * factor);
             FLOATS values = (FLOATS){0} + table.values[0];
@@ -158,16 +158,12 @@ TARGET static float NAMED(replace)(const EditParameters *edit, float *restrict r
 }
 
 /* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
- * bits in it, ``list`` has room for a row. The bits of such floats are ordered as they are.
- *
- * Bars are tried until few weights are left between one that is too low and one that is too high. Every bar costs a pass
- * over the row, so the next one is put where the mass would be a half if it grew evenly between the two. */
+ * bits in it, ``list`` has room for a row. The bits of such floats are ordered as they are. */
 TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t most, int32_t *restrict list) {
     const float unsure = 1e-5f; /* more than sums of floats can be wrong */
-    const int32_t octaves = 3 << 23;
-    int32_t low = -1, high = most, bar = most > octaves ? most - octaves : most / 2;
-    float low_mass = 1, high_mass = 0;
-    int64_t above = 0, reach = size; /* how many weights are above high, and above low */
+    int32_t low = -1, high = most, bar = most - (3 << 23); /* the answer is rarely more than three octaves below */
+    int64_t above = 0, reach = size, found = 0;            /* how many weights are above high, and above low */
+    if (bar < 0) bar = most / 2;
     while (reach - above > 8 && high - low > 1) {
         FLOATS masses = (FLOATS){0};
         INTS counts = (INTS){0};
@@ -177,35 +173,26 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
             counts -= over;
         }
         const float mass = SUM(masses);
-        if (mass > 0.5f + unsure) low = bar, low_mass = mass, reach = TOTAL(counts);
-        else if (mass < 0.5f - unsure) high = bar, high_mass = mass, above = TOTAL(counts);
+        if (mass > 0.5f + unsure) low = bar, reach = TOTAL(counts);
+        else if (mass < 0.5f - unsure) high = bar, above = TOTAL(counts);
         else break;
-        if (low < 0) { /* nothing is known about small weights, of which there may be any number of octaves */
-            bar = high > octaves ? high - octaves : high / 2;
-            continue;
-        }
-        float share = (low_mass - 0.5f) / (low_mass - high_mass);
-        share = share < 0.125f ? 0.125f : share > 0.875f ? 0.875f : share;
-        bar = low + (int32_t)((float)(high - low) * share);
-        bar = bar <= low ? low + 1 : bar >= high ? high - 1 : bar;
+        bar = low + (high - low) / 2;
     }
-    int64_t mass = 0, found = 0, between = 0;
-    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(row + key), low, most, list + found);
-    for (int64_t place = 0; place < found; place++) {
-        const int32_t bits = list[place];
-        float weight;
-        memcpy(&weight, &bits, sizeof weight);
-        if (bits > high) mass += to_fixed(weight);
-        else list[between++] = bits;
+    int64_t mass = 0;
+    for (int64_t key = 0; key < size; key += LANES) {
+        const INTS bits = *(const INTS *)(row + key);
+        *(INTS *)(list + key) = (bits > high) & bits;
     }
+    for (int64_t key = 0; key < size; key++) mass += to_fixed(((const float *)list)[key]);
     if (high - low == 1) { /* equal weights */
         float weight;
         memcpy(&weight, &high, sizeof weight);
         return above + (HALF_FIXED - mass) / to_fixed(weight) + 1;
     }
-    for (int64_t place = 0; place < between; place++) {
+    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(row + key), low, high, list + found);
+    for (int64_t place = 0; place < found; place++) {
         int64_t largest = place;
-        for (int64_t other = place + 1; other < between; other++) largest = list[other] > list[largest] ? other : largest;
+        for (int64_t other = place + 1; other < found; other++) largest = list[other] > list[largest] ? other : largest;
         const int32_t bits = list[largest];
         list[largest] = list[place];
         float weight;
@@ -213,20 +200,27 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
         mass += to_fixed(weight);
         if (mass > HALF_FIXED) return above + place + 1;
     }
-    return above + between;
+    return above + found;
 }
 
-/* -sum(w ln w) of any weights, ``size`` a multiple of LANES; one that is 0 adds nothing. The sum is kept by lane, because
- * a compiler may not change the order in which doubles are added, and could use no vectors. */
+/* -sum(w ln w) of any weights in floats, ``size`` a multiple of LANES; one that is 0 adds nothing, and neither does one
+ * below the normal floats. The logarithm is that of compiled.c with fewer terms. */
 TARGET static double NAMED(entropy)(const float *restrict row, int64_t size) {
-    double sums[LANES] = {0}, sum = 0;
-    for (int64_t key = 0; key < size; key += LANES)
-        for (int lane = 0; lane < LANES; lane++) {
-            const double weight = row[key + lane], known = weight > 0 ? weight : 1;
-            sums[lane] -= known * logarithm(known);
-        }
-    for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
-    return sum;
+    FLOATS sums = (FLOATS){0};
+    for (int64_t key = 0; key < size; key += LANES) {
+        const FLOATS weights = *(const FLOATS *)(row + key);
+        const INTS bits = (INTS)weights;
+        FLOATS rest = (FLOATS)((bits & 0x7FFFFF) | ONE_BITS);
+        const INTS large = rest > 1.41421356f;
+        rest -= (FLOATS)(large & (INTS)(rest * 0.5f));
+        const FLOATS power = __builtin_convertvector((bits >> 23) - 127 - large, FLOATS);
+        const FLOATS ratio = (rest - 1.0f) / (rest + 1.0f), square = ratio * ratio;
+        FLOATS series = square * (1.0f / 9) + 1.0f / 7;
+        series = series * square + 1.0f / 5;
+        series = series * square + 1.0f / 3;
+        sums -= weights * (2.0f * ratio * (series * square + 1.0f) + power * 0.693147181f);
+    }
+    return SUM(sums);
 }
 
 /* How many weights are exactly 0. */
