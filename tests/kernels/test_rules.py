@@ -45,12 +45,18 @@ def test_spans_are_cells(queries: int, keys: int, seed: int) -> None:
     assert KeptSpans.everything((queries, keys)).cells().all()
 
 
-@given(queries=st.integers(1, 50), keys=st.integers(1, 60), causal=st.booleans(), seed=st.integers(0, 999))
+@given(
+    queries=st.integers(1, 50),
+    keys=st.integers(1, 60),
+    reorder=st.booleans(),
+    causal=st.booleans(),
+    seed=st.integers(0, 999),
+)
 @settings(max_examples=100, deadline=None)
-def test_a_plan_by_rule_is_that_of_the_cells(queries: int, keys: int, causal: bool, seed: int) -> None:
+def test_a_plan_by_rule_is_that_of_the_cells(queries: int, keys: int, reorder: bool, causal: bool, seed: int) -> None:
     cells = np.stack([draw(seed, queries, keys), draw(seed + 1, queries, keys), draw(seed, queries, keys)])
-    wanted = SparsePlan.of(torch.from_numpy(cells), reorder=False, causal=causal)
-    found = SparsePlan.by_rule([KeptSpans.of_cells(own) for own in cells], causal=causal)
+    wanted = SparsePlan.of(torch.from_numpy(cells), reorder=reorder, causal=causal)
+    found = SparsePlan.by_rule([KeptSpans.of_cells(own) for own in cells], reorder=reorder, causal=causal)
     assert found.pattern_of[0] == found.pattern_of[2]
     assert len(found.block_begin) == len(wanted.block_begin)
     for head in range(3):
@@ -128,8 +134,8 @@ def test_long_texts_have_plans_without_cells(causal: bool) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert plan is not None
-    assert seconds < 2, "tracing makes it slower; without, it takes a fifth of a second"
-    assert peak < 100e6
+    assert seconds < 0.5
+    assert peak < 50e6
     query, key, value = (torch.randn(1, 2, length, 8, generator=generator) for _ in range(3))
     start = torch.zeros(1, length, dtype=torch.int64)
     stop = torch.arange(1, length + 1)[None] if causal else torch.full((1, length), length)

@@ -147,11 +147,10 @@ def make_plan(call: Call, edits: Chosen, reorder: bool, causal: bool = False) ->
     causal : leave out the keys after a query's own position.
     """
     about = [(edit, [place for place, head in enumerate(call.heads) if head in set(heads)]) for edit, heads in edits]
-    # Cells of short texts are few, and queries that keep the same keys are put together.
-    short = reorder and call.allowed.shape[-2] * call.allowed.shape[-1] <= FEW
-    spans = None if short else _by_rule(call, about)
+    spans = _by_rule(call, about)
     if spans is not None:
-        return SparsePlan.by_rule(spans, causal=causal)
+        short = call.allowed.shape[-2] * call.allowed.shape[-1] <= FEW
+        return SparsePlan.by_rule(spans, reorder=reorder and short, causal=causal)
     kept = torch.ones(len(call.heads), *call.allowed.shape[-2:], dtype=torch.bool)
     for edit, axis in about:
         dropped = edit.drops(call.for_heads(axis))

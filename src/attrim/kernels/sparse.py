@@ -106,13 +106,13 @@ class SparsePlan:
         return cls._joined((cells.shape[1], cells.shape[2]), pattern_of.reshape(-1), parts, causal)
 
     @classmethod
-    def by_rule(cls, kept: Sequence[KeptSpans], *, causal: bool = False) -> SparsePlan:
-        """Compile the plan of rules; neighbouring queries make a block.
+    def by_rule(cls, kept: Sequence[KeptSpans], *, reorder: bool = False, causal: bool = False) -> SparsePlan:
+        """Compile the plan of rules.
 
         Parameters
         ----------
         kept : the spans of keys of each head; heads that have the same object share their plan, as equal ones do.
-        causal : as in :meth:`of`.
+        reorder, causal : as in :meth:`of`; reordering forms the cells of one head at a time.
         """
         queries, keys = kept[0].queries, kept[0].keys
         known: dict[tuple[bytes, ...], int] = {}
@@ -123,7 +123,7 @@ class SparsePlan:
             name = cut.begin.tobytes(), cut.start.tobytes(), cut.stop.tobytes()
             if name not in known:
                 known[name] = len(parts)
-                parts.append((np.arange(queries), *cut.blocks(SIDE)))
+                parts.append(_reordered(cut) if reorder else (np.arange(queries), *cut.blocks(SIDE)))
             pattern_of[[each is spans for each in kept]] = known[name]
         return cls._joined((queries, keys), pattern_of, parts, causal)
 
@@ -237,6 +237,13 @@ def _blocks(
     union = by_block.any(1)
     bits = np.tensordot(by_block.astype(np.int64), 1 << np.arange(SIDE), axes=(1, 0))
     return union.sum(1), np.nonzero(union)[1].astype(np.int32), bits[union].astype(np.uint16)
+
+
+def _reordered(kept: KeptSpans) -> _Part:
+    """A pattern that a rule gives, with its queries in the best order."""
+    cells = kept.cells()
+    order = _order(cells)
+    return order, *(kept.blocks(SIDE) if (np.diff(order) == 1).all() else _blocks(cells, order))
 
 
 def _rows(order: NDArray[np.int64]) -> NDArray[np.int32]:
