@@ -275,7 +275,7 @@ def change_entry(**fields: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (change_entry(name="nothing"), "nothing"),
+        (change_entry(name="nothing"), "There is no edit named"),
         (change_entry(fields={"cells": {"tensor": "none"}}), "none"),
         (change_entry(select={"rows": [1]}), "rows"),
         (lambda index: index["edits"].update(entries=3), "cannot be read"),
