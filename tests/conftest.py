@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 from pathlib import Path
 
@@ -18,6 +19,8 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# What the tests keep for later is not the user's; workers of pytest-xdist inherit the folder.
+os.environ.setdefault("ATTRIM_CACHE", tempfile.mkdtemp(prefix="attrim-cache-"))
 
 # Once for all workers: pytest-xdist starts them from the process that has read this file, and they inherit the answer.
 prepare_half_precision()

@@ -34,6 +34,7 @@ METHODS = [
     pytest.param(attrim.Mask(_noise(4)[:, :4, :4] < 0.7, "offset", "strongest"), id="mask-offset-strongest"),
     pytest.param(attrim.SparsePattern(_noise(5), 0.5), id="pattern"),
     pytest.param(attrim.SparsePattern(_noise(6), mass=0.7, scope="row", keep_row=1, tile=2), id="pattern-row-tiles"),
+    pytest.param(attrim.SparsePattern(_noise(7), 0.5, tile=2, tile_keys=1, tiles="rank"), id="pattern-columns"),
     pytest.param(attrim.Window(2, first=1), id="window"),
     pytest.param(attrim.Entmax(), id="entmax"),
     pytest.param(attrim.Entmax(1.2), id="entmax-bisect"),

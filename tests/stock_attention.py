@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -29,3 +30,14 @@ def private_maps(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, kept: Tensor, start: Tensor, stop: Tensor) -> Tensor:
+    """Attention ``[B, Q, H, D]`` in float64; 0 for a query that sees nothing."""
+    group = query.shape[1] // key.shape[1]
+    key, value = (tensor.double().repeat_interleave(group, 1) for tensor in (key, value))
+    scores = query.double() @ key.mT * query.shape[-1] ** -0.5
+    columns = torch.arange(key.shape[2])
+    seen = kept[None] & ((columns >= start[:, :, None]) & (columns < stop[:, :, None]))[:, None]
+    weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), -1).nan_to_num(0.0)
+    return (weights @ value).transpose(1, 2)

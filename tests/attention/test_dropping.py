@@ -11,7 +11,7 @@ from torch import Tensor
 import attrim
 from attrim.attention import dropping
 from attrim.attention.context import attach
-from attrim.core.site import Select
+from attrim.core.site import Select, Site
 from attrim.edits.base import Edit
 from attrim.edits.mask import Mask
 from attrim.edits.window import Window
@@ -38,6 +38,7 @@ def removals(roles: str | None = None) -> dict[str, list[Edit]]:
         "window": [Window(2, 1)],
         "both": [Mask(cells[:1]), Window(4)],
         "short": [Mask(cells[:, :3, :3], "prune")],
+        "offset": [Mask(cells[:, :6, :5], "offset"), Window(8)],
     }
 
 
@@ -112,9 +113,29 @@ def test_what_the_kernel_cannot_do_is_left_to_the_reference(used: list[Tensor]) 
 def test_plans_are_made_once_for_texts_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     animal = next(animal for animal in ZOO if animal.name == "bert")
     model, made = animal.build(), []
-    real = dropping._make
-    monkeypatch.setattr(dropping, "_make", lambda *arguments, **options: made.append(1) or real(*arguments, **options))
+    real = dropping.make_plan
+    monkeypatch.setattr(
+        dropping, "make_plan", lambda *arguments, **options: made.append(1) or real(*arguments, **options)
+    )
     with torch.no_grad(), attrim.edit(model, Window(3)):
         for length in (17, 20, 30, 18):
             model(**batch(animal, (length, 5)))
     assert len(made) == 2, "one for each site"
+
+
+def test_costs_are_known_before_anything_runs() -> None:
+    sites = {Site("a", "encoder", 0, 3): 16, Site("b", "decoder", 0, 2): 8}
+    first, second = sites
+    costs = dropping.plan_costs(sites, [Window(3, select=Select(heads=((0, 0), (0, 1))))], 64)
+    windowed, whole = sorted(costs[first], key=lambda cost: cost.kept / len(cost.heads))
+    assert (windowed.heads, whole.heads) == ((0, 1), (2,))
+    assert (whole.density, whole.union_density, whole.flops) == (1.0, 1.0, 2 * 64 * 64 * 32)
+    assert windowed.kept == 2 * (5 * 64 - 2 * (2 + 1))
+    (causal,) = costs[second]
+    assert (causal.allowed, causal.kept) == (64 * 65, 2 * (3 * 64 - 3))
+    assert dropping.plan_costs(sites, [Window(3)], 64, causal=False)[second][0].allowed == 2 * 64 * 64
+
+
+def test_no_plan_has_no_cost() -> None:
+    site = Site("a", "encoder", 0, 1)
+    assert dropping.plan_costs({site: 16}, [attrim.Threshold(0.1)], 64) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from attrim.edits.saving import read_carried
 from attrim.errors import ArtefactError, ParameterError
 from attrim.models.loading import load_model
 from baked_models import ANIMALS, noise
+from damage import reseal
 from watching import Keep, output_of
 from zoo import batch
 
@@ -188,12 +190,11 @@ def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) 
         parse_chain(f"mask:{tmp_path / 'nowhere'}")
 
 
-def test_masks_and_cut_heads_are_not_mixed() -> None:
+def test_what_cannot_be_carried_is_refused() -> None:
     model = ANIMALS["bert"].build()
-    with pytest.raises(ParameterError, match="Gate cannot be baked together with edits that the model carries"):
-        attrim.bake(model, Gate(0, select=attrim.Select(heads=[0])), Window(2))
-    with pytest.raises(ParameterError, match="Threshold cannot be baked"):
-        attrim.bake(model, attrim.Threshold(0.1))
+    for edits in ([attrim.Threshold(0.1)], [Window(2), attrim.Threshold(0.1)]):
+        with pytest.raises(ParameterError, match="Threshold cannot be baked"):
+            attrim.bake(model, *edits)
 
 
 @pytest.fixture(scope="module")
@@ -265,3 +266,64 @@ def test_edits_are_made_once(tmp_path: Path) -> None:
     with torch.no_grad():
         carrier.tensor_0.logical_not_()
     assert torch.equal(carrier.edits()[0].cells, carrier.tensor_0)
+
+
+def change_entry(**fields: object) -> Callable[[dict[str, Any]], None]:
+    return lambda index: index["edits"]["entries"][0].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_entry(name="nothing"), "There is no edit named"),
+        (change_entry(fields={"cells": {"tensor": "none"}}), "none"),
+        (change_entry(select={"rows": [1]}), "rows"),
+        (lambda index: index["edits"].update(entries=3), "cannot be read"),
+        (lambda index: index["edits"]["tensors"].clear(), "0.cells"),
+        (lambda index: index["edits"]["tensors"].update({"0.cells": ["tensor_0", "int7", [1, 2, 2]]}), "int7"),
+        (lambda index: index.update(edits=[1]), "cannot be read"),
+    ],
+)
+def test_a_sidecar_of_edits_that_cannot_be_is_one_sentence(
+    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a digest that fits; without one, files that changed are refused before anything is read of them."""
+    attrim.bake(ANIMALS["bert"].build(), *EDITS["mask"]).save_pretrained(tmp_path)
+    reseal(tmp_path / "baked.json", change)
+    assert main(["sites", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["baked.json", "model.safetensors", "edits.json", "edits-*.safetensors"])
+def test_truncated_files_are_one_sentence(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if name.startswith("edits"):
+        save_edits(EDITS["mask"], tmp_path)
+    else:
+        attrim.bake(ANIMALS["bert"].build(), *EDITS["mask"]).save_pretrained(tmp_path)
+    (path,) = tmp_path.glob(name)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert main(["bake", "tiny-bert", "--edit", f"mask:{tmp_path}", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path) in said.replace("\n", "")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (torch.zeros(4, 2000, 2000, dtype=torch.bool), "2000 positions, but the model has"),
+        (torch.zeros(3, 8, 8, dtype=torch.bool), "for 3 heads"),
+        ({"h.0.attn": torch.zeros(4, 8, 8, dtype=torch.bool)}, "made for another model"),
+    ],
+    ids=["longer than the model", "other heads", "another architecture"],
+)
+def test_masks_of_other_models_are_refused(
+    cells: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_edits(Mask(cells), tmp_path / "mask")
+    words = ["bake", "tiny-bert", "--edit", f"mask:{tmp_path / 'mask'}", "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()

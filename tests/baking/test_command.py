@@ -11,12 +11,18 @@ import torch
 
 import attrim
 from attrim.cli import main
+from attrim.kernels import team, ways
+from attrim.kernels.rates import Rates
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.models.tiny import TINY
 from damage import files_up_to
 from zoo import ZOO, Animal, batch
 
 TEXT = "A few words to measure.\nAnother line, which is longer than the first one.\n"
+
+
+def sparse_here() -> bool:
+    return team.available() and team.PATHS[team.path()] != "torch"
 
 
 @pytest.fixture
@@ -208,6 +214,79 @@ def test_bad_input(edit: str, message: str, tmp_path: Path, capsys: pytest.Captu
     assert main(["bake", "tiny-bert", "--edit", edit, "--output", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_says_everything_and_writes_nothing(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "SMALL", 0)
+    monkeypatch.setattr(ways, "rates", lambda *_: Rates(1.0, 0.5, 3.0, 1.0, 1.0, 0.0, 0.0))
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    edit = f"constant:{averages},heads=0 then gate:0,heads=1/1 then window:4,first=1,heads=2"
+    words = ["bake", "tiny-bert", "--edit", edit, "--dry-run", "--rounds", "2", "--length", "40"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["folder"] is None
+    assert found["after"]["parameters"] < found["before"]["parameters"]
+    first, second = found["sites"]
+    ways_of = {"dense": 2, "sparse": 1, "masked": 0, "edited": 0, "constant": 1, "removed": 0}
+    if not sparse_here():
+        ways_of |= {"sparse": 0, "edited": 1}
+    assert {name: first[name] for name in ways_of} == ways_of
+    assert (second["removed"], second["dense"]) == (1, 1)
+    if sparse_here():
+        kept = sum(len({*range(max(0, q - 3), min(40, q + 4)), 0}) for q in range(40))
+        assert first["density"] == pytest.approx(kept / 40**2)
+        assert first["density"] < first["union_density"] < 1
+        assert first["flops"] > 0
+        assert first["bytes"] > 0
+        assert first["gain"] > 0
+    assert main(words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Nothing is written" in shown
+    assert "1 constant" in shown
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_a_folder_and_without_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bake", "tiny-bert", "--edit", "gate:0,heads=0"]) == 2
+    assert "--dry-run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("way", "said"), [("masked", "runs dense, with a mask"), ("sparse", "as fast as before")])
+def test_what_a_pattern_gains_is_said(
+    way: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sparse_here():
+        pytest.skip("the compiled passes are not used here")
+    monkeypatch.setattr(ways, "SMALL", 0)
+    heads = {name: (0, 1, 2, 3) if name == way else () for name in ways.WAYS}
+    monkeypatch.setattr(ways, "choose", lambda *_: ways.Choice(heads, 1.0, 2.0, 1.0))
+    words = ["bake", "tiny-bert", "--edit", "window:4", "--dry-run", "--rounds", "0", "--length", "40"]
+    assert main(words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert said in shown
+    assert f"4 {way}" in shown
+
+
+def test_entmax_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bake", "tiny-bert", "--edit", "entmax:1.5", "--dry-run", "--rounds", "0"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "4 edited" in shown
+    assert "every score is computed, and then edited" in shown
+
+
+def test_operations_of_a_pattern_are_those_of_its_blocks() -> None:
+    if not sparse_here():
+        pytest.skip("the compiled passes are not used here")
+    model = load_model("tiny-bert")
+    baked = attrim.bake(model, attrim.Window(4))
+    # A block of 16 queries needs its 16 keys and 3 on either side, in 4 heads of 8 numbers and 2 layers.
+    columns = (16 + 3) + (16 + 6) + (16 + 3)
+    attention = 2 * 4 * 48 * 48 * 2 * 8 * 2
+    whole, sparse = attrim.baking.cost(model, 48).flops, attrim.baking.cost(baked, 48).flops
+    assert whole - sparse == attention - 2 * 4 * 16 * columns * 2 * 8 * 2
 
 
 def test_cost_counts_what_is_computed() -> None:

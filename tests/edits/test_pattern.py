@@ -18,6 +18,7 @@ from attrim.edits.pattern import SparsePattern, matching_window
 from attrim.edits.ranking import bounding_block, lowest, nearest_percentile, tile_arrays, tiles_of
 from attrim.edits.window import Window
 from attrim.errors import DataError, ParameterError
+from attrim.kernels.sparse import SIDE, SparsePlan
 from attrim.stats.mean import Mean
 
 TAUS = (0, 0.2, 0.25, 0.4, 0.5, 0.6, 0.75, 0.8, 0.9, 1)
@@ -148,6 +149,43 @@ def test_oracle_p6_tiles() -> None:
     assert pattern.total.removed == 16
     assert torch.equal(cells_of(pattern), ~coarse)
     assert pattern.total.tile_sparsity == pytest.approx(2 / 3)
+
+
+@given(
+    queries=st.integers(1, 70),
+    keys=st.integers(1, 40),
+    tau=st.sampled_from([0.3, 0.75, 0.9]),
+    scope=st.sampled_from([None, "head", "model"]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_columns_of_blocks_go_by_the_mass_that_their_queries_have_there(
+    queries: int, keys: int, tau: float, scope: Any, seed: int
+) -> None:
+    """What the kernel computes is kept as a whole, and no other choice of as many columns keeps more."""
+    averages = {
+        f"layer.{number}": torch.rand(2, queries, keys, generator=_seeded(seed + number)) for number in range(2)
+    }
+    pattern = SparsePattern(averages, tau, scope, tile=SIDE, tile_keys=1, tiles="rank")
+    blocks = -(-queries // SIDE)
+    padded = {name: torch.nn.functional.pad(own, (0, 0, 0, blocks * SIDE - queries)) for name, own in averages.items()}
+    sums = {name: own.view(2, blocks, SIDE, keys).sum(2) for name, own in padded.items()}
+    grouped = {
+        None: [own.flatten() for own in sums.values()],
+        "head": [head.flatten() for own in sums.values() for head in own],
+        "model": [torch.cat([own.flatten() for own in sums.values()])],
+    }[scope]
+    best = sum(float(own.topk(len(own) - int(len(own) * tau + 1e-9)).values.double().sum()) for own in grouped)
+    kept = {name: ~cells_of(pattern, name) for name in averages}
+    assert sum(float(averages[name][own].double().sum()) for name, own in kept.items()) == pytest.approx(best)
+    for own in kept.values():
+        computed = SparsePlan.of(own, reorder=False).computed()
+        assert int(computed.sum()) == SIDE * int(tiles_of(own, (SIDE, 1)).sum())
+    assert f"tiles of {SIDE} x 1 " in str(pattern.total)
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def test_oracle_p6_of_the_follow_up_for_llama() -> None:
@@ -433,6 +471,8 @@ def test_lowest_takes_only_what_is_eligible() -> None:
         ({"mass": 0}, "above 0"),
         ({"tau": 0.5, "scope": "site"}, "one of model, layer, head, row"),
         ({"tau": 0.5, "tiles": "rank"}, "needs the side"),
+        ({"tau": 0.5, "tile_keys": 1}, "tile_keys needs tile"),
+        ({"tau": 0.5, "tile": 16, "tile_keys": 0}, "tile_keys must be at least 1"),
         ({"tau": 0.5, "tile": 0}, "at least 1"),
         ({"tau": 0.5, "seed": 3}, "leave it out"),
         ({"tau": 0.5, "scope": "row", "as_coded": "bert"}, "does not go with"),

@@ -19,6 +19,7 @@ from attrim.kernels.feed import BinBuffers, Extent, Feed, supports
 from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.base import Stat
 from attrim.stats.bins import BINS
+from calls import assert_equal
 
 HEADS = 4
 ALL = tuple(range(HEADS))
@@ -58,13 +59,6 @@ def spans_of(call: Call, batch: int) -> Spans:
     edges = find_edges(call.allowed)
     assert edges is not None
     return Spans.of(edges, call.queries, batch)
-
-
-def assert_equal(left: Stat, right: Stat) -> None:
-    mine, theirs = left.state()[0], right.state()[0]
-    assert mine.keys() == theirs.keys()
-    for name in mine:
-        assert torch.equal(mine[name], theirs[name]), name
 
 
 def reference(weights: Tensor, call: Call) -> tuple[Histogram, Mean]:
@@ -213,17 +207,6 @@ def test_a_subclass_that_watches_in_its_own_way_is_not_compiled() -> None:
     assert not supports([(Doubled(), ALL)], call)
 
 
-def test_a_build_of_another_version_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from attrim.kernels import _compiled
-
-    monkeypatch.setattr(_compiled, "COUNT_SIZE", _compiled.COUNT_SIZE - 8)
-    assert team.available()
-    assert not team.available.__wrapped__()
-    assert "another version of attrim" in caplog.text
-
-
 def test_facts_about_rows_ask_for_the_fused_pass() -> None:
     call = problem(masks()["full"])[3]
     assert supports([(Moments(), ALL), (Mean(), ALL)], call)
@@ -240,22 +223,3 @@ def test_nan_is_refused(kind: type[Stat]) -> None:
     query[0, 0, 0, 0] = float("nan")
     with pytest.raises(DataError, match="NaN"):
         attend(query, key, value, call, find_edges(call.allowed), 0.5, [(kind(), ALL)])
-
-
-@pytest.mark.parametrize("library", [True, False])
-def test_one_and_many_threads_give_the_same(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not library:
-        monkeypatch.setattr(team, "_parallel", lambda: None)
-    query, key, value, call, _ = problem(masks()["causal"])
-    before = torch.get_num_threads()
-    states = []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            stats = Histogram(), Mean()
-            attend(query, key, value, call, find_edges(call.allowed), 0.5, [(stat, ALL) for stat in stats])
-            states.append(stats)
-    finally:
-        torch.set_num_threads(before)
-    for one, many in zip(*states, strict=True):
-        assert_equal(one, many)

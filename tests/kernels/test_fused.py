@@ -6,7 +6,6 @@ them.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 
 import pytest
@@ -24,7 +23,7 @@ from attrim.kernels.blocks import Spans, find_edges
 from attrim.kernels.feed import Feed
 from attrim.stats import Histogram, Mean, Moments
 from attrim.stats.base import Stat
-from attrim.stats.integers import from_wide
+from calls import assert_equal, assert_moments, draw_call, make_allowed, strided
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 
@@ -38,45 +37,6 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return request.param
 
 
-def strided(generator: torch.Generator, batch: int, heads: int, length: int, size: int, layout: str) -> Tensor:
-    """Normal numbers ``[B, H, L, D]`` in one of the layouts that models have."""
-    if layout == "heads last":
-        return torch.randn(batch, length, heads, size, generator=generator).transpose(1, 2)
-    if layout == "part of a projection":
-        return torch.randn(batch, length, heads, 3 * size, generator=generator)[..., size : 2 * size].transpose(1, 2)
-    if layout == "numbers first":
-        return torch.randn(batch, heads, size, length, generator=generator).transpose(2, 3)
-    return torch.randn(batch, heads, length, size, generator=generator)
-
-
-LAYOUTS = ("heads last", "part of a projection", "numbers first", "contiguous")
-
-
-def make_allowed(kind: str, batch: int, queries: int, keys: int, generator: torch.Generator) -> Tensor:
-    """Allowed cells ``[B|1, 1, Q, K]`` of which every query has one span."""
-    key, query = torch.arange(keys), torch.arange(queries)[:, None]
-    ahead = keys - queries
-    length = torch.randint(0, keys + 1, (batch,), generator=generator)
-    right = (key[None] < length[:, None])[:, None, None, :]
-    left = right.flip(-1)
-    causal = (key[None] <= query + ahead)[None, None]
-    window = causal & (key[None] > query + ahead - 5)[None, None]
-    start, stop = torch.randint(0, keys + 1, (2, batch, queries), generator=generator).sort(0).values
-    spans = ((key >= start[..., None]) & (key < stop[..., None]))[:, None]
-    return {
-        "full": torch.ones(1, 1, queries, keys, dtype=torch.bool),
-        "right padding": right.expand(-1, 1, queries, -1),
-        "left padding": left.expand(-1, 1, queries, -1),
-        "causal": causal.expand(1, 1, queries, keys),
-        "causal, left padding": causal & left,
-        "window": window,
-        "any spans": spans,
-    }[kind]
-
-
-KINDS = ("full", "right padding", "left padding", "causal", "causal, left padding", "window", "any spans")
-
-
 def exact(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Weights ``[B, H, Q, K]`` and outputs ``[B, Q, H, D]`` in double precision; 0 for a query without keys."""
     groups = query.shape[1] // key.shape[1]
@@ -84,23 +44,6 @@ def exact(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scaling: f
     scores = (query.double() @ key.transpose(2, 3) * scaling).masked_fill(~allowed, -torch.inf)
     weights = torch.softmax(scores, -1).nan_to_num(0.0)
     return weights, (weights @ value).transpose(1, 2)
-
-
-def assert_equal(left: Stat, right: Stat) -> None:
-    mine, theirs = left.state()[0], right.state()[0]
-    assert mine.keys() == theirs.keys()
-    for name in mine:
-        assert torch.equal(mine[name], theirs[name]), name
-
-
-def assert_moments(mine: Moments, theirs: Moments) -> None:
-    """Everything equal but the entropy, which the fused pass takes from the scores."""
-    for name, tensor in mine.state()[0].items():
-        other = theirs.state()[0][name]
-        if name.endswith("/entropy"):
-            torch.testing.assert_close(from_wide(tensor), from_wide(other), rtol=3e-6, atol=1e-5)
-        else:
-            assert torch.equal(tensor, other), name
 
 
 def run_and_compare(
@@ -115,7 +58,7 @@ def run_and_compare(
     everything = tuple(range(heads))
     feed = Feed.begin(call, spans, [(histogram, everything), (mean, some), (moments, everything)])
     weights = torch.zeros(batch, heads, query.shape[2], key.shape[2])
-    output = fused(query, key, value, scaling, spans, feed, weights)
+    output = fused(query, key, value, scaling, spans, feed, weights=weights)
     plain_histogram, plain_mean = Histogram(), Mean()
     plain_histogram.watch(weights, call)
     plain_mean.watch(weights[:, list(some)], call.for_heads(some))
@@ -134,29 +77,12 @@ def run_and_compare(
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_shape_mask_and_layout(kernel: str, data: st.DataObject) -> None:
-    batch, groups, shared = (data.draw(st.integers(1, 3)) for _ in range(3))
-    queries, keys = (data.draw(st.integers(1, 70)) for _ in range(2))
-    size, value_size = (data.draw(st.sampled_from([1, 3, 8, 16, 17, 32, 40, 64, 97])) for _ in range(2))
-    layouts = [data.draw(st.sampled_from(LAYOUTS)) for _ in range(3)]
-    kind = data.draw(st.sampled_from(KINDS))
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1 << 30)))
-    heads = groups * shared
-    query = strided(generator, batch, heads, queries, size, layouts[0])
-    key = strided(generator, batch, shared, keys, size, layouts[1])
-    value = strided(generator, batch, shared, keys, value_size, layouts[2])
-    allowed = make_allowed(kind, batch, queries, keys, generator)
-    call = Call.plain(query.new_empty(batch, heads, queries, keys), allowed)
-    real = torch.rand(batch, queries, generator=generator) < 0.8
-    lead = torch.randint(0, 1 + min(queries, keys) // 2, (batch,), generator=generator) if kind == "any spans" else None
-    if lead is not None:  # leading padding has no slot of its own, so neither its queries nor its keys count
-        real &= torch.arange(queries) >= lead[:, None]
-        allowed = allowed & (torch.arange(keys) >= lead[:, None])[:, None, None]
-    call = dataclasses.replace(call, allowed=allowed, queries=real, query_lead=lead, key_lead=lead)
-    some = tuple(sorted(data.draw(st.sets(st.integers(0, heads - 1), min_size=1))))
+    query, key, value, call, scaling = draw_call(data)
+    some = tuple(sorted(data.draw(st.sets(st.sampled_from(call.heads), min_size=1))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(team, "path", lambda: team.PATHS.index(kernel))
         patch.setattr(attending, "_parts", lambda *_: data.draw(st.integers(1, 4)))
-        run_and_compare(query, key, value, call, data.draw(st.sampled_from([0.5, 1.0, 2.0])) * size**-0.5, some)
+        run_and_compare(query, key, value, call, scaling, some)
 
 
 @pytest.mark.parametrize("keys", [320, 333, 1030])
@@ -178,7 +104,7 @@ def test_every_weight_down_to_the_smallest_float(path: str) -> None:
     spans = Spans.of(edges, call.queries, 1)
     histogram = Histogram()
     weights = torch.zeros(1, 1, 1, len(keys))
-    fused(query, key, value, 1.0, spans, Feed.begin(call, spans, [(histogram, (0,))]), weights)
+    fused(query, key, value, 1.0, spans, Feed.begin(call, spans, [(histogram, (0,))]), weights=weights)
     found = weights.flatten().double()
     expected = torch.exp(keys.double()) * found[0]
     normal = expected >= 2.0**-126

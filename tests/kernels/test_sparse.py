@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import operator
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from attrim.errors import ShapeError
 from attrim.kernels import team
 from attrim.kernels.sparse import SIDE, SparsePlan, attend_sparse
+from stock_attention import dense
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 BEST = importlib.import_module("attrim.kernels._compiled").BEST_PATH if team.available() else 0
 FUSED = team.PATHS[1 : BEST + 1]
-
-
-def dense(query: Tensor, key: Tensor, value: Tensor, kept: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-    """Attention ``[B, Q, H, D]`` in float64; 0 for a query that sees nothing."""
-    group = query.shape[1] // key.shape[1]
-    key, value = (tensor.double().repeat_interleave(group, 1) for tensor in (key, value))
-    scores = query.double() @ key.mT * query.shape[-1] ** -0.5
-    columns = torch.arange(key.shape[2])
-    seen = kept[None] & ((columns >= start[:, :, None]) & (columns < stop[:, :, None]))[:, None]
-    weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), -1).nan_to_num(0.0)
-    return (weights @ value).transpose(1, 2)
 
 
 @pytest.mark.parametrize("path", FUSED)
@@ -120,6 +111,40 @@ def test_heads_of_one_pattern_share_it() -> None:
     assert len(plan.block_begin) == 3
     assert len({*plan.pattern_of[[0, 2, 3]]}) == 1
     assert (np.diff(plan.block_begin) == -(-33 // SIDE)).all()
+
+
+@given(
+    heads=st.integers(1, 4),
+    queries=st.integers(1, 60),
+    keys=st.integers(1, 40),
+    causal=st.booleans(),
+    density=st.sampled_from([0.0, 0.1, 0.6]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_the_cost_of_a_plan_is_counted(
+    heads: int, queries: int, keys: int, causal: bool, density: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    kept = torch.rand(heads, queries, keys) < density
+    kept[-1] = kept[0]
+    plan = SparsePlan.of(kept, causal=causal)
+    costs = plan.costs(8, 5)
+    assert sorted(head for cost in costs for head in cost.heads) == list(range(heads))
+    for cost in costs:
+        cells = kept[list(cost.heads)]
+        allowed = torch.ones_like(cells)
+        if causal:
+            cells, allowed = cells.tril(), allowed.tril()
+        assert cost.allowed == int(allowed.sum())
+        assert cost.kept == int(cells.sum())
+        assert cost.computed == plan.computed()[list(cost.heads)].sum()
+        assert cost.flops == 2 * cost.computed * 13
+        assert cost.bytes == 4 * 13 * (cost.computed // SIDE + len(cost.heads) * queries)
+    total = functools.reduce(operator.add, costs)
+    assert total.heads == tuple(range(heads))
+    assert total.computed == plan.computed().sum()
+    assert total.union_density >= total.density
 
 
 def test_numbers_that_are_not_finite_are_not_hidden() -> None:

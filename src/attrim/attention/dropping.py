@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,15 +10,19 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.site import Site
 from ..edits.base import Edit
-from ..kernels import team
+from ..kernels import flex, team, ways
 from ..kernels.blocks import Edges
-from ..kernels.sparse import SIDE, SparsePlan, attend_sparse
+from ..kernels.rules import KeptSpans
+from ..kernels.sparse import SIDE, PlanCost, SparsePlan
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
 STEP = 128
 """Plans are made for lengths that are multiples of this, so that texts of many lengths share one."""
+FEW = 1 << 20
+"""Cells of a head up to which queries are reordered even where a rule needs no cells: those of 1024 tokens."""
 MOST_KEPT = 512
 """Plans that are kept for an edit: some for each site."""
 # By the first of the edits, so that plans go when it goes.
@@ -42,22 +46,74 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: Call, edges: Edges |
     dtypes, masks with gaps, examples that are padded differently before their first token.
     """
     tensors = (query, key, value)
-    if not team.available() or team.PATHS[team.path()] == "torch" or call.scaling is None or edges is None:
+    if call.scaling is None or edges is None or min(query.shape) == 0:
         return None
-    if any(tensor.device.type != "cpu" or tensor.dtype != query.dtype for tensor in tensors):
-        return None
-    if query.dtype not in (torch.float32, torch.bfloat16) or min(query.shape) == 0:
+    if any(tensor.device != query.device or tensor.dtype != query.dtype for tensor in tensors):
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
-    plan = _plan(call, edits)
+    if not _leaves_out(query, value):
+        return None
+    plan = _plan(call, edges, edits)
     if plan is None:
         return None
+    if query.device.type == "cpu":
+        return ways.attend(query, key, value, call.scaling, plan, edges, call.site)
     start, stop = (edge.expand(query.shape[0], -1) for edge in edges)
-    return attend_sparse(query, key, value, call.scaling, plan, start, stop)
+    return flex.attend_flex(query, key, value, call.scaling, plan, start, stop)
 
 
-def _plan(call: Call, edits: Chosen) -> SparsePlan | None:
+def _leaves_out(query: Tensor, value: Tensor) -> bool:
+    """Whether there is something that leaves cells out on the device of queries and values."""
+    if query.device.type == "cpu":
+        compiled = team.available() and team.PATHS[team.path()] != "torch"
+        return compiled and query.dtype in (torch.float32, torch.bfloat16)
+    # Compiling for the few queries of a step of a generation costs more than it can gain.
+    fits = query.shape[-1] in flex.SIZES and value.shape[-1] in flex.SIZES and query.shape[2] > SIDE
+    return query.device.type == "cuda" and fits
+
+
+def plan_costs(
+    sizes: Mapping[Site, int], edits: Sequence[Edit], length: int, *, causal: bool | None = None
+) -> dict[Site, tuple[PlanCost, ...]]:
+    """What the plans of edits cost at each site for a text, without running the model.
+
+    Parameters
+    ----------
+    sizes : the sites of a model, each with the numbers of one head's key.
+    edits : those that remove cells, and no others.
+    length : tokens of the text.
+    causal : whether queries see no later keys (default: those of decoders do not).
+
+    Returns
+    -------
+    for each site that the edits are about, the cost of each of its patterns, heads that no edit is about among them;
+    ``functools.reduce(operator.add, costs)`` is that of the site. A site where an edit does more than removing cells
+    runs without a plan and is not there.
+    """
+    chosen: dict[Site, list[tuple[Edit, tuple[int, ...]]]] = {}
+    for edit in edits:
+        edit.check(list(sizes))
+        for site, heads in edit.select.resolve(list(sizes)).items():
+            chosen.setdefault(site, []).append((edit, heads))
+    found = {}
+    for site, own in chosen.items():
+        is_causal = site.role == "decoder" if causal is None else causal
+        plan = make_plan(
+            whole_call(site, tuple(range(site.heads)), (length, length)), own, reorder=True, causal=is_causal
+        )
+        if plan is not None:
+            found[site] = plan.costs(sizes[site])
+    return found
+
+
+def whole_call(site: Site, heads: tuple[int, ...], size: tuple[int, int]) -> Call:
+    """A call in which every query may see every key, at no memory."""
+    whole = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *size)
+    return Call(site, whole, whole[0, :, :, 0], whole[0, :, 0], heads)
+
+
+def _plan(call: Call, edges: Edges, edits: Chosen) -> SparsePlan | None:
     """The plan of a call; a long text's serves all shorter ones."""
     queries, keys = call.allowed.shape[-2:]
     if call.slots is not None or any(
@@ -66,27 +122,58 @@ def _plan(call: Call, edits: Chosen) -> SparsePlan | None:
         return None
     if queries <= SIDE or call.position or call.key_position:
         # A step of a generation: its row is asked for once.
-        return _make(call, edits, reorder=False)
+        return make_plan(call, edits, reorder=False)
     first = edits[0][0]
     size = -(-queries // STEP) * STEP, -(-keys // STEP) * STEP
     known = _plans.setdefault(first, {})
     others = tuple((edit, heads) for edit, heads in edits[1:])
-    name = (call.site, call.heads, edits[0][1], others, size)
+    # Keys after a query, which a pattern may keep because no text had them, must not make blocks larger.
+    causal = queries == keys and bool((edges[1] <= torch.arange(1, queries + 1, device=edges[1].device)).all())
+    name = (call.site, call.heads, edits[0][1], others, size, causal)
     if name not in known:
         if len(known) >= MOST_KEPT:
             known.clear()
-        whole = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *size)
-        longer = Call(call.site, whole, whole[0, :, :, 0], whole[0, :, 0], call.heads)
-        known[name] = _make(longer, edits, reorder=True)
+        known[name] = make_plan(whole_call(call.site, call.heads, size), edits, reorder=True, causal=causal)
     return known[name]
 
 
-def _make(call: Call, edits: Chosen, reorder: bool) -> SparsePlan | None:
+def make_plan(call: Call, edits: Chosen, reorder: bool, causal: bool = False) -> SparsePlan | None:
+    """The plan of a call, by rule where that is possible; None where an edit does more than removing cells.
+
+    Parameters
+    ----------
+    edits : with the heads that each is about.
+    reorder : see :meth:`SparsePlan.of`; plans of long texts that rules make keep the order.
+    causal : leave out the keys after a query's own position.
+    """
+    about = [(edit, [place for place, head in enumerate(call.heads) if head in set(heads)]) for edit, heads in edits]
+    spans = _by_rule(call, about)
+    if spans is not None:
+        short = call.allowed.shape[-2] * call.allowed.shape[-1] <= FEW
+        return SparsePlan.by_rule(spans, reorder=reorder and short, causal=causal)
     kept = torch.ones(len(call.heads), *call.allowed.shape[-2:], dtype=torch.bool)
-    for edit, heads in edits:
-        axis = [place for place, head in enumerate(call.heads) if head in set(heads)]
+    for edit, axis in about:
         dropped = edit.drops(call.for_heads(axis))
         if dropped is None or dropped.shape[0] != 1:
             return None
         kept[axis] &= ~dropped[0].cpu()
-    return SparsePlan.of(kept, reorder=reorder)
+    return SparsePlan.of(kept, reorder=reorder, causal=causal)
+
+
+def _by_rule(call: Call, about: Sequence[tuple[Edit, list[int]]]) -> list[KeptSpans] | None:
+    """What each head of a call keeps, where each of the edits says it by rule."""
+    of_heads: list[list[KeptSpans]] = [[] for _ in call.heads]
+    for edit, axis in about:
+        kept = edit.kept_spans(call.for_heads(axis))
+        if kept is None:
+            return None
+        for number, head in enumerate(axis):
+            of_heads[head].append(kept[number if len(kept) > 1 else 0])
+    everything = KeptSpans.everything((call.allowed.shape[-2], call.allowed.shape[-1]))
+    # Heads of the same rules share the object, and so their plan.
+    joined: dict[tuple[int, ...], KeptSpans] = {}
+    for own in of_heads:
+        name = tuple(map(id, own))
+        if name not in joined:
+            joined[name] = KeptSpans.intersection(own or [everything])
+    return [joined[tuple(map(id, own))] for own in of_heads]

@@ -140,9 +140,14 @@ def _attend(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
     if firing.idle:
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
+        made_here = fused and firing.site is not None and mask.offsets is not None and is_standard(module, arguments)
+        if made_here and mask.structure is not None:
+            # Our mask function gives a mask always. SDPA takes longer with one, and does not leave out what comes after
+            # a causal query, so transformers leaves the mask out where it says nothing more than this.
+            additive_mask, arguments = None, {**arguments, "is_causal": mask.structure == "causal"}
         return stock(module, query, key, value, additive_mask, **arguments)
-    if firing.fast and not plan.edits and not torch.is_grad_enabled() and is_standard(module, arguments):
-        output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats)
+    if _may_fuse(module, plan, firing.fast, arguments):
+        output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats, plan.edits)
         if output is not None:
             return output, None
     if plan.only_drops and before(module.config) in SDPA and is_standard(module, arguments):
@@ -166,6 +171,18 @@ def _attend(
     if plan.touches("output"):
         output = plan.output(output.transpose(1, 2), call).transpose(1, 2)
     return output, weights
+
+
+def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, Any]) -> bool:
+    """Whether nobody needs the weights as a tensor, so that a kernel may edit, count and forget them.
+
+    Without stats, which say so themselves, that depends on the model. Dropout and gradients are left to the stock
+    function, and a tracer would not see what a kernel does.
+    """
+    forgotten = fast if plan.stats else before(module.config) in SDPA and not arguments.get("output_attentions")
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()
+    return wanted and not arguments.get("dropout") and is_standard(module, arguments)
 
 
 class _EditedSoftmax:

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..core.call import Call
 from ..core.site import Site
 from ..errors import SiteError
-from ..kernels.blocks import Edges, find_edges
+from ..kernels.blocks import Edges, Structure, find_edges, structure_of
 
 # Cells whose score is below this bar are forbidden. Masks add the dtype's minimum, -inf, -1e30, -65500 or, at the
 # least, -10000; position biases (ALiBi at 8000 tokens) stay above -5000.
@@ -130,6 +130,11 @@ class MaskFacts:
     def edges(self) -> Edges | None:
         """The span of keys of every query, for the compiled pass."""
         return find_edges(self.allowed)
+
+    @functools.cached_property
+    def structure(self) -> Structure | None:
+        """What the mask amounts to where SDPA needs none for it; None where it needs one."""
+        return None if self.edges is None else structure_of(self.edges, self.allowed.shape[-1])
 
     @functools.cached_property
     @torch.inference_mode(False)

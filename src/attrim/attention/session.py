@@ -156,8 +156,9 @@ class Firing:
             site = session.next_site(module)
             if site is not None:
                 self.site = self.site or site
-                self.plan += session.plans.get(site, Plan())
-                self.fast &= session.fast
+                plan = session.plans.get(site, Plan())
+                self.plan += plan
+                self.fast &= session.fast or not plan.stats
 
     @property
     def idle(self) -> bool:

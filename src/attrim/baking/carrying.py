@@ -3,12 +3,16 @@
 Masks and the functions in the place of softmax change what a model was trained with, so they must not get lost between
 training, saving and loading. They take no weights away; without gradients,
 a CPU leaves removed cells out (:mod:`attrim.attention.dropping`).
+
+They are kept as the user gave them, for the heads of the model before it was baked. Where some of these are gone or
+constant, the others have new numbers, and :func:`renumbered` says the same of those.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import attach
+from ..attention.discover import find_sites
 from ..attention.recorder import current_recorder
 from ..core import record
+from ..core.site import Select, Site
 from ..edits.base import Edit
+from ..edits.persite import at_site
 from ..edits.saving import CARRIER, decode_edits, encode_edits
+from ..errors import ParameterError
 from .heads import mixed
+from .planning import Layer
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.bool, torch.float32, torch.float64)}
 
@@ -58,20 +67,29 @@ class Burden:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Burden:
-        """The inverse of :meth:`to_json`; raises ArtefactError or ValueError on anything else."""
+        """The inverse of :meth:`to_json`; raises one of ``UNFIT`` on anything else."""
         burden: Burden = record.load(cls, fields, "edits of a baked model")
         if unknown := {dtype for _, dtype, _ in burden.tensors.values()} - DTYPES.keys():
             raise ValueError(f"{unknown.pop()} is not a dtype of edits")
+        # With blank tensors: what cannot be an edit is found now, and not when the model first runs.
+        blank = {key: torch.zeros(shape, dtype=DTYPES[dtype]) for key, (_, dtype, shape) in burden.tensors.items()}
+        decode_edits(burden.entries, blank)
         return burden
 
 
 class Carrier(nn.Module):
-    """The tensors of carried edits as buffers of a model's backbone."""
+    """The tensors of carried edits as buffers of a model's backbone.
 
-    def __init__(self, burden: Burden) -> None:
+    Parameters
+    ----------
+    layers : how the heads of the model were baked, if any were.
+    """
+
+    def __init__(self, burden: Burden, layers: Sequence[Layer] = ()) -> None:
         super().__init__()
-        self.burden = burden
+        self.burden, self.layers = burden, tuple(layers)
         self._made: tuple[object, list[Edit]] | None = None
+        self._numbered: tuple[list[Edit], list[Site], list[Edit]] | None = None
         # Stock from_pretrained, which knows nothing of this, then names something that it leaves out.
         self.register_buffer("marker", torch.ones(1))
         for name, dtype, shape in burden.tensors.values():
@@ -79,25 +97,95 @@ class Carrier(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the edits, which hold the tensors of this carrier and not those of its copy."""
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_made": None, "_numbered": None}
 
     @classmethod
-    def put(cls, model: Any, burden: Burden) -> Carrier:
+    def put(cls, model: Any, burden: Burden, layers: Sequence[Layer] = ()) -> Carrier:
         """Give the backbone of a model a carrier with blank tensors, and return it."""
-        carrier, backbone = cls(burden), model.base_model
+        carrier, backbone = cls(burden, layers), model.base_model
         setattr(backbone, CARRIER, carrier)
-        if backbone is not model and not isinstance(backbone, Carrying):
-            backbone.__class__ = mixed(Carrying, type(backbone))  # type: ignore[arg-type]
+        if backbone is not model:
+            backbone.attrim_layers = carrier.layers  # so that layers keep their numbers where it is called alone
+            if not isinstance(backbone, Carrying):
+                backbone.__class__ = mixed(Carrying, type(backbone))  # type: ignore[arg-type]
         return carrier
 
     def edits(self) -> list[Edit]:
-        """The edits, with the tensors where they are now; the same objects for as long as these do not change."""
+        """The edits as they were given, with the tensors where they are now; the same objects until these change."""
         tensors: dict[str, Tensor] = {key: getattr(self, name) for key, (name, _, _) in self.burden.tensors.items()}
         # Plans of what a kernel leaves out are made once for an edit, so new edits in every pass would cost far more.
         state = tuple((tensor.data_ptr(), tensor.device, tensor._version) for tensor in tensors.values())
         if self._made is None or self._made[0] != state:
             self._made = state, decode_edits(self.burden.entries, tensors)
         return self._made[1]
+
+    def edits_for(self, model: nn.Module) -> list[Edit]:
+        """The edits for the heads that are left in a model (or its backbone); the same objects until they change."""
+        given = self.edits()
+        if not self.layers:
+            return given
+        sites = find_sites(model)
+        if self._numbered is None or self._numbered[0] is not given or self._numbered[1] != sites:
+            self._numbered = given, sites, renumbered(given, sites, self.layers)
+        return self._numbered[2]
+
+
+def renumbered(edits: Iterable[Edit], sites: Sequence[Site], layers: Iterable[Layer]) -> list[Edit]:
+    """Edits of a model's heads before it was baked, as edits of the heads that are left.
+
+    Parameters
+    ----------
+    sites : of the baked model.
+    layers : how its heads were baked. Those that are kept have new numbers, in the same order.
+    """
+    known = {name: site for site in sites for name in site.aliases}
+    before, kept = dict(zip(sites, sites, strict=True)), {site: tuple(range(site.heads)) for site in sites}
+    gone = []
+    for layer in layers:
+        for site in layer.sites:
+            now = next((known[name] for name in site.aliases if name in known), None)
+            if now is None:
+                gone.append(site)
+            else:
+                before[now], kept[now] = dataclasses.replace(now, heads=layer.heads), layer.kept
+    return [_renumbered(edit, before, kept, gone) for edit in edits]
+
+
+def _renumbered(
+    edit: Edit, before: Mapping[Site, Site], kept: Mapping[Site, tuple[int, ...]], gone: Sequence[Site]
+) -> Edit:
+    """One edit for the heads that are left: the sites before by the sites now, the old numbers of the heads there."""
+    chosen = edit.select.resolve([*before.values(), *gone])
+    left = {
+        now: [number for number, head in enumerate(kept[now]) if head in set(chosen.get(site, ()))]
+        for now, site in before.items()
+    }
+    left = {now: numbers for now, numbers in left.items() if numbers}
+    if not left:
+        raise ParameterError(
+            f"{type(edit).__name__} is only about heads that other edits remove or make constant, so it would change "
+            "nothing; choose other heads, or leave it out."
+        )
+    everything = all(len(left.get(now, ())) == now.heads for now in before)
+    select = Select() if everything else Select(heads=[(now.name, number) for now in left for number in left[now]])
+    fields = {field.name: getattr(edit, field.name) for field in dataclasses.fields(edit) if field.init}
+    tensors = {
+        name: {now.name: _of_heads(at_site(value, before[now], name), before[now], kept[now]) for now in left}
+        for name, value in fields.items()
+        if isinstance(value, Tensor) or (isinstance(value, Mapping) and any(map(_is_tensor, value.values())))
+    }
+    return dataclasses.replace(edit, select=select, **tensors)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _of_heads(tensor: Tensor, site: Site, heads: tuple[int, ...]) -> Tensor:
+    """The entries of some heads of a tensor ``[H|1, ...]`` for the heads of a site; itself where these are all."""
+    if len(tensor) != site.heads or len(heads) == site.heads:
+        return tensor
+    return tensor[list(heads)]
 
 
 class Carrying:
@@ -118,7 +206,7 @@ def carrying(model: Any) -> Iterator[None]:
         yield
         return
     # A step of a generation does not run the encoder again, so nothing may insist that every site fires.
-    with attach(model, carrier.edits(), strict=False):
+    with attach(model, carrier.edits_for(model), strict=False):
         token = _carrying.set((*active, carrier))
         try:
             yield

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..attention.example import make_example
 from ..core.modes import in_mode
+from ..kernels.ways import noting
 from .constants import Constants
 
 
@@ -66,10 +67,17 @@ def cost(model: nn.Module, length: int = 128, example: Any = None) -> Cost:
     # gives its table of positions, a parameter, to its modules.
     detached = {name: weights.detach() for name, weights in model.named_parameters()}
     # The plain form of attention, because the counter does not know the fused one of the CPU.
-    with torch.inference_mode(), in_mode(model, training=False), sdpa_kernel(SDPBackend.MATH), counter:
+    with (
+        torch.inference_mode(),
+        in_mode(model, training=False),
+        sdpa_kernel(SDPBackend.MATH),
+        counter,
+        noting() as ours,
+    ):
         functional_call(model, detached, kwargs=dict(inputs))
     matrices = sum(module.matrix.numel() for module in model.modules() if isinstance(module, Constants))
-    return Cost(sum(weights.numel() for weights in model.parameters()), matrices, counter.get_total_flops())
+    flops = counter.get_total_flops() + sum(note.sparse_flops for note in ours)
+    return Cost(sum(weights.numel() for weights in model.parameters()), matrices, flops)
 
 
 def made_up(model: nn.Module, length: int, batch: int = 1) -> dict[str, Any]:

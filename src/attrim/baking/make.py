@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..attention.discover import find_sites
 from ..core.site import Site
 from ..edits.base import Edit
-from ..errors import ParameterError, require_all, require_model
+from ..edits.mask import Mask
+from ..errors import ParameterError, ShapeError, require_all, require_model
 from .carrying import Burden, Carrier
 from .check import require_same
 from .model import BakedModel, baked_class
@@ -22,14 +23,15 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
 
     Heads that ``Gate`` switches off lose all their weights, heads that ``Constant`` fixes lose their queries and keys
     (https://arxiv.org/abs/2211.03495). ``Mask``, ``SparsePattern``, ``Window``, ``Entmax`` and ``Sparsemax`` take no
-    weights away: the model carries them, masks as buffers, wherever it is copied, trained and saved. The result is an
+    weights away: the model carries them, masks as buffers, wherever it is copied, trained and saved. All of them may be
+    baked together, and heads always have the numbers of the model that is given. The result is an
     ordinary model of the same class: it trains, saves, and works in pipelines; ``attrim.load`` reads what its
     ``save_pretrained`` wrote.
 
     Parameters
     ----------
     model : a model of transformers; it is not changed.
-    edits : ``Constant`` and ``Gate``, or edits that are carried, applied in order.
+    edits : ``Constant``, ``Gate`` and edits that are carried, applied in order.
     example : arguments of one forward pass, for models that attrim cannot make up an input for.
 
     Examples
@@ -54,38 +56,50 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
         )
     require_all(edits, Edit, "an edit")
     sites = find_sites(model, example)
-    if any(edit.carried for edit in edits):
-        baked = _laden(model, edits, example)
-    else:
-        plans = plan_sites(sites, edits)
-        layers = plan_layers(plans, sites)
-        everything = [*layers, *_feeding_layers(layers, sites)]
-        baked = copy.deepcopy(model)
-        fold(baked, layers, plans)
-        operate(baked, everything)
-        fill(baked, layers, plans)
-        baked.__class__ = baked_class(type(model), everything)
+    for edit in edits:
+        edit.check(sites)
+        _check_length(model, edit)
+    cutting = [edit for edit in edits if not edit.carried]
+    carried = [edit for edit in edits if edit.carried]
+    baked, layers = copy.deepcopy(model), []
+    if cutting or not carried:
+        plans = plan_sites(sites, cutting)
+        own = plan_layers(plans, sites)
+        layers = [*own, *_feeding_layers(own, sites)]
+        fold(baked, own, plans)
+        operate(baked, layers)
+        fill(baked, own, plans)
+    burden = _load(baked, carried, layers) if carried else None
+    baked.__class__ = baked_class(type(model), layers, burden=burden)
+    if burden is not None:
+        find_sites(baked, example)  # now, because later passes know no example
     require_same(model, baked, edits, example)
     return baked
 
 
-def _laden(model: Any, edits: Sequence[Edit], example: Any) -> Any:
-    """A copy of the model that carries the edits."""
-    for edit in edits:
-        if not edit.carried:
-            raise ParameterError(
-                f"{type(edit).__name__} cannot be baked together with edits that the model carries "
-                f"({next(type(other).__name__ for other in edits if other.carried)}); bake one kind, and use the other "
-                "with attrim.edit(model, ...)."
-            )
-    baked = copy.deepcopy(model)
+def _check_length(model: Any, edit: Edit) -> None:
+    """Refuse a mask with more positions than the model has: no text reaches them, so it was made for another model."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    saved = edit.to_save()
+    if not positions or positions < 0 or not isinstance(saved, Mask):  # XLNet says -1: it has no end
+        return
+    assert not isinstance(saved.cells, Mask)
+    cells = saved.cells.values() if isinstance(saved.cells, Mapping) else [saved.cells]
+    longest = max(max(tensor.shape[1:]) for tensor in cells)
+    if longest > positions:
+        raise ShapeError(
+            f"The cells of {type(edit).__name__} are for {longest} positions, but the model has {positions}; make them "
+            "from averages of this model, or cut them."
+        )
+
+
+def _load(baked: Any, edits: Sequence[Edit], layers: Sequence[Layer]) -> Burden:
+    """Let a model carry edits."""
     burden, tensors = Burden.of(edits)
-    carrier = Carrier.put(baked, burden)
+    carrier = Carrier.put(baked, burden, layers)
     for name, tensor in tensors.items():
-        carrier.register_buffer(name, tensor.detach().to(next(model.parameters()).device, copy=True))
-    baked.__class__ = baked_class(type(model), (), burden=burden)
-    find_sites(baked, example)  # now, because later passes know no example
-    return baked
+        carrier.register_buffer(name, tensor.detach().to(next(baked.parameters()).device, copy=True))
+    return burden
 
 
 def _feeding_layers(layers: Sequence[Layer], sites: Sequence[Site]) -> list[Layer]:

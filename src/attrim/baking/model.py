@@ -43,7 +43,7 @@ class BakedModel:
                 setattr(self, name, None)
         operate(self, self.attrim_layers)
         if self.attrim_burden is not None:
-            Carrier.put(self, self.attrim_burden)
+            Carrier.put(self, self.attrim_burden, self.attrim_layers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with the edits that it carries; modules of several sites count their calls from here."""

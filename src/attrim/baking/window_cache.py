@@ -24,6 +24,7 @@ from ..core.site import Site
 from ..edits.saving import CARRIER
 from ..edits.window import Window
 from ..errors import ParameterError
+from .surgery import find
 
 Span = tuple[int, int]
 """Size and first tokens of a window."""
@@ -310,17 +311,21 @@ class WindowCache(DynamicCache):
     """Keys and values of a generation, of which groups of heads with windows keep the last ones and the first.
 
     It works with ``generate`` of the baked model whose windows it was made for (:func:`window_cache`).
+
+    Parameters
+    ----------
+    windows : of the heads of each layer; None for a layer that keeps all keys as transformers does.
     """
 
-    def __init__(self, windows: Iterable[dict[int, Span]]) -> None:
+    def __init__(self, windows: Iterable[dict[int, Span] | None]) -> None:
         super().__init__()
         self.layer_class_to_replicate = None
-        self.layers = [WindowLayer(own) for own in windows]
+        self.layers = [DynamicLayer() if own is None else WindowLayer(own) for own in windows]
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values that it holds now."""
-        return sum(layer.nbytes for layer in self.layers if isinstance(layer, WindowLayer))
+        return sum(map(_held, self.layers))
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -332,6 +337,13 @@ class WindowCache(DynamicCache):
         number = getattr(module, "layer_idx", None)
         layer = self.layers[number] if isinstance(number, int) and number < len(self.layers) else None
         return layer if isinstance(layer, WindowLayer) else None
+
+
+def _held(layer: Any) -> int:
+    """Bytes of keys and values of a layer."""
+    if isinstance(layer, WindowLayer):
+        return layer.nbytes
+    return sum(tensor.nbytes for tensor in (layer.keys, layer.values)) if layer.is_initialized else 0
 
 
 def window_cache(model: Any) -> WindowCache:
@@ -348,31 +360,42 @@ def window_cache(model: Any) -> WindowCache:
     if found is None:
         raise ParameterError(
             f"This {type(model).__name__} cannot drop keys from its cache: it must be a decoder with standard "
-            "attention that was baked with at most one Window for each head and no other edit."
+            "attention that carries at most one Window for each head and no other edit."
         )
     return WindowCache(found)
 
 
-def find_windows(model: Any) -> list[dict[int, Span]] | None:
-    """The windows of the heads of each layer; None where a model carries anything else, or attends in other ways."""
+def find_windows(model: Any) -> list[dict[int, Span] | None] | None:
+    """The windows of the heads of each layer; None where a model carries anything else, or attends in other ways.
+
+    None stands also for a layer with constant heads, which need all values, and for one whose heads do not share their
+    keys in equal groups, because some are gone.
+    """
     carrier = getattr(model.base_model, CARRIER, None)
     config = model.config
     if carrier is None or config.is_encoder_decoder or getattr(config, "sliding_window", None) is not None:
         return None
-    edits, sites = carrier.edits(), find_sites(model)
+    edits, sites = carrier.edits_for(model), find_sites(model)
     kinds = {*(getattr(config, "layer_types", None) or ()), "full_attention"}
-    modules = {site: model.get_submodule(site.path) for site in sites}
     if len(kinds) > 1 or not all(isinstance(edit, Window) for edit in edits):
         return None
+    modules = {site: model.get_submodule(site.path) for site in sites}
     if not all(_plain_decoder(site, module) for site, module in modules.items()):
         return None
     numbers = {site: int(module.layer_idx) for site, module in modules.items()}
-    if sorted(numbers.values()) != list(range(len(sites))):
+    headless = {find(model, layer.path) for layer in carrier.layers} - {*modules.values()}
+    rest = [getattr(module, "layer_idx", None) for module in headless]
+    if sorted([*numbers.values(), *rest], key=str) != sorted(range(len(sites) + len(rest)), key=str):
         return None
-    found: list[dict[int, Span]] = [{} for _ in sites]
+    found: list[dict[int, Span] | None] = [None] * (len(sites) + len(rest))
+    for site, module in modules.items():
+        if getattr(module, "attrim_baked", None) is None:
+            found[numbers[site]] = {}
     for edit in edits:
         for site, heads in edit.select.resolve(sites).items():
             own = found[numbers[site]]
+            if own is None:
+                continue
             if own.keys() & set(heads):
                 return None  # two windows of one head are no window
             own |= dict.fromkeys(heads, (edit.size, edit.first))

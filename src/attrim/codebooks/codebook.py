@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ParameterError, ShapeError, shorten
+from ..kernels.operations import LookupTable
 from . import lookup
 from .rounding import round_up, round_within
 
@@ -86,8 +87,8 @@ class Codebook:
         fast : allow the compiled look-up, which gives the same bits as the sorted search.
         """
         values = self._rounded_values(weights.dtype, weights.device)
-        if fast and self.tie == "upper" and values.ndim == 1 and lookup.supports(weights):
-            table = self._table()
+        if fast and lookup.supports(weights):
+            table = self.table()
             if table is not None:
                 return lookup.look_up(weights.detach(), table)
         if values.ndim == 1:
@@ -126,7 +127,10 @@ class Codebook:
             self._cache[key] = round_within(self.values, self.edges, dtype).to(device)
         return self._cache[key]
 
-    def _table(self) -> lookup.LookupTable | None:
+    def table(self) -> LookupTable | None:
+        """The codebook for the compiled look-up of float32; None where it has no such form."""
+        if self.tie != "upper" or self.edges.ndim != 1:
+            return None
         if "table" not in self._cache:
             self._cache["table"] = lookup.make_table(*self.rounded(torch.float32))
         return self._cache["table"]

@@ -6,13 +6,12 @@ fine that a cell holds one edge at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy
 import torch
 from torch import Tensor
 
 from ..kernels import team
+from ..kernels.operations import LookupTable
 
 LARGEST_TABLE = 1 << 16
 """Cells; a larger table leaves the processor's cache, and the sorted search is as fast."""
@@ -21,27 +20,6 @@ FEWEST = 1 << 12
 """Weights from which on the fixed cost of starting the threads is paid back."""
 
 NOT_FINITE = 0x7F800000
-
-
-@dataclass(frozen=True)
-class LookupTable:
-    """A codebook for float32, cut into cells.
-
-    Attributes
-    ----------
-    lowest : uint16 ``[cells]``, how many edges lie below each cell.
-    edges : int32 ``[codes]``, the bits of the edge above each code; the last is out of reach.
-    values : float32 ``[codes]``.
-    base, top : the bits of the first and the last cell.
-    shift : how many bits of a weight do not matter for its cell.
-    """
-
-    lowest: numpy.ndarray
-    edges: numpy.ndarray
-    values: numpy.ndarray
-    base: int
-    top: int
-    shift: int
 
 
 def make_table(edges: Tensor, values: Tensor) -> LookupTable | None:
@@ -81,12 +59,7 @@ def look_up(weights: Tensor, table: LookupTable) -> Tensor:
         weights=weights.data_ptr(),
         result=result.data_ptr(),
         size=weights.numel(),
-        lowest=table.lowest.ctypes.data,
-        edges=table.edges.ctypes.data,
-        values=table.values.ctypes.data,
-        base=table.base,
-        top=table.top,
-        shift=table.shift,
+        table=table.parameters(),
     )
     team.run("look_up", parameters)
     return result

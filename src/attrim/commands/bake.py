@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..baking import Cost, Speed
+    from ..baking.sitewise import SiteHeads
 
 
 @register("bake")
@@ -24,8 +27,12 @@ class Bake(Command, Source):
 
     edit: Chain
     """What to bake: constant:FOLDER, gate:0,heads=0/3+5/11, pattern:FOLDER,tau=0.8, or several: 'EDIT then EDIT'."""
-    output: Path
-    """Folder to write the new model to."""
+    output: Path | None = None
+    """Folder to write the new model to; not needed with --dry-run."""
+    dry_run: bool = False
+    """Say what the model would cost and how each of its heads would be computed, and write nothing."""
+    layer_types: Path | None = None
+    """Folder for a stock model, too, with windows of whole layers as layer types, which other engines can load."""
     kind: str = "saved"
     """Which head the model is loaded with: saved (the one it was saved with), auto, sequence-classification, ..."""
     length: int | None = None
@@ -41,6 +48,8 @@ class Bake(Command, Source):
         """Load, bake, time and save, and count what it costs before and after."""
         from ..baking import bake, cost
         from ..baking.model import SIDECAR, WEIGHTS
+        from ..baking.sitewise import site_heads
+        from ..baking.stock_windows import stock_windows
         from ..core.text import describe, parse_one_chain
         from ..evaluation import check_stats
         from ..models.loading import quiet
@@ -51,39 +60,74 @@ class Bake(Command, Source):
         model = self.loaded_model
         tokenizer = self._tokenizer()
         check_stats(self.edit, model, tokenizer)
+        stock = None if self.layer_types is None else stock_windows(model, edits)
         baked = bake(model, *edits)
-        notes = [f"The model is in {self.output}; load it with attrim.load, or give the folder to any attrim command."]
         length = self._length(model, baked)
         before, after = cost(model, length), cost(baked, length)
         carried = any(edit.carried for edit in edits)
+        heads = site_heads(model, baked, length, self.batch_size) if carried or self.dry_run else []
         timed = self._timed(model, baked, length, carried)
+        notes = self._notes(timed, carried, heads)
+        notes += [f"{describe(edit)}: {note}" for edit in edits if (note := edit.note())]
+        if tokenizer is None and not self.dry_run:
+            notes.append("The model came without a tokenizer, so none is saved.")
+
+        if stock is not None:
+            notes.append(f"{'Without --dry-run, ' * self.dry_run}{self.layer_types} has {stock}.")
+
+        def write(written: Any, part: Path) -> None:
+            written.save_pretrained(part)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(part)
+
+        if self.output is not None and not self.dry_run:
+            with quiet(), storage(self.output):
+                fill_folder(self.output, partial(write, baked), last=SIDECAR, stale=WEIGHTS)
+        if self.layer_types is not None and stock is not None and not self.dry_run:
+            with quiet(), storage(self.layer_types):
+                stale = (*WEIGHTS, SIDECAR)
+                fill_folder(self.layer_types, partial(write, stock.model), last="config.json", stale=stale)
+        counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
+        folder = None if self.dry_run else str(self.output)
+        data = {"model": self.model, "edits": list(self.edit), "folder": folder, "length": length}
+        data |= {"speed": None if timed is None else dataclasses.asdict(timed)}
+        data |= {"sites": [{**dataclasses.asdict(site), "gain": site.gain} for site in heads]}
+        title = f"{self.model}, baked, {counted(length, 'token')}"
+        tables = [_table(before, after, timed, title), *([_site_table(heads)] if heads else [])]
+        return Outcome(data | counts, [*tables, *notes])
+
+    def _notes(self, timed: Speed | None, carried: bool, heads: Sequence[SiteHeads]) -> list[str]:
+        """What is to be said beside the tables."""
+        if self.dry_run:
+            notes = ["Nothing is written: this is a dry run."]
+        else:
+            notes = [
+                f"The model is in {self.output}; load it with attrim.load, or give the folder to any attrim command."
+            ]
         if timed is not None and timed.uncertain:
             notes.append(
                 f"It may have become slower: {timed.rounds} rounds do not tell; time it again on a machine without "
                 "other work."
             )
-        notes += [f"{describe(edit)}: {note}" for edit in edits if (note := edit.note())]
-        if carried:
-            notes.append(
-                "The model carries the edits wherever it goes. On a CPU, without gradients, removed cells are left out "
-                "in blocks of 16 queries; elsewhere every score is computed."
-            )
-        if tokenizer is None:
-            notes.append("The model came without a tokenizer, so none is saved.")
-
-        def write(part: Path) -> None:
-            baked.save_pretrained(part)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(part)
-
-        with quiet(), storage(self.output):
-            fill_folder(self.output, write, last=SIDECAR, stale=WEIGHTS)
-        counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
-        data = {"model": self.model, "edits": list(self.edit), "folder": str(self.output), "length": length}
-        data |= {"speed": None if timed is None else dataclasses.asdict(timed)}
-        return Outcome(
-            data | counts, [_table(before, after, timed, f"{self.model}, baked, {counted(length, 'token')}"), *notes]
+        if timed is not None and timed.slower and self.dry_run:
+            notes.append(f"It became slower ({timed.ratio:.2f} x as fast).")
+        if not carried:
+            return notes
+        notes.append(
+            "The model carries the edits wherever it goes. On a CPU, without gradients, removed cells are left out "
+            "in blocks of 16 queries; elsewhere every score is computed."
         )
+        known = [site for site in heads if site.gain is not None]
+        if known:
+            gain = sum(site.dense_seconds or 0.0 for site in known) / sum(site.seconds or 0.0 for site in known)
+            notes.append(f"The attention of these sites should be {gain:.2f} x as fast as before on this machine.")
+        if not any(site.sparse for site in heads):
+            notes.append(
+                "Leaving cells out gains nothing here, so the model runs dense, with a mask."
+                if any(site.masked for site in heads)
+                else "No kernel leaves anything out here: every score is computed, and then edited."
+            )
+        return notes
 
     def _check(self) -> None:
         from ..errors import ParameterError
@@ -96,7 +140,13 @@ class Bake(Command, Source):
         ):
             if value is not None and value < least:
                 raise ParameterError(f"{name} must be at least {least}, not {value}.")
+        if self.dry_run:
+            return
+        if self.output is None:
+            raise ParameterError("There is no folder to write the model to; give --output FOLDER, or --dry-run.")
         require_fillable(self.output)
+        if self.layer_types is not None:
+            require_fillable(self.layer_types)
 
     def _tokenizer(self) -> Any:
         """The tokenizer of the model, if it came with one."""
@@ -126,7 +176,7 @@ class Bake(Command, Source):
         if self.rounds == 0:
             return None
         timed = speed(model, baked, length, self.batch_size, self.rounds)
-        if timed.slower and not carried and not self.even_if_slower:
+        if timed.slower and not carried and not self.even_if_slower and not self.dry_run:
             raise ParameterError(
                 f"Baked, {self.batch_size} texts of {length} tokens take longer than before ({timed.ratio:.2f} x as "
                 "fast), so nothing is written: keep the model, bake more heads, or give --even-if-slower."
@@ -145,4 +195,24 @@ def _table(before: Cost, after: Cost, timed: Speed | None, title: str) -> Table:
         table.add_row(name, f"{old:,}", f"{new:,}", f"{new / old:.3f}" if old else "")
     if timed is not None:
         table.add_row("milliseconds", f"{1e3 * timed.before:.1f}", f"{1e3 * timed.after:.1f}", f"{1 / timed.ratio:.3f}")
+    return table
+
+
+def _site_table(sites: Sequence[SiteHeads]) -> Table:
+    """The heads of each site; the densities are those of heads with a pattern."""
+    from rich.table import Table
+
+    table = Table("site", "heads", "density", "computed", "MFLOP", "MiB", "expected gain", title="a text, by site")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for site in sites:
+        shares = ("" if share is None else f"{share:.3f}" for share in (site.density, site.union_density))
+        table.add_row(
+            site.site,
+            str(site),
+            *shares,
+            "" if site.flops is None else f"{site.flops / 1e6:.2f}",
+            "" if site.bytes is None else f"{site.bytes / 2**20:.2f}",
+            "" if site.gain is None else f"{site.gain:.2f} x",
+        )
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,11 @@ def home_path(text: str | Path, what: str = "path") -> Path:
         raise ParameterError(
             f"The {what} cannot be {shorten(text)}; there is no such user, so write ./~... ."
         ) from None
+
+
+def cache_folder() -> Path:
+    """Where attrim keeps what it can make again: ``ATTRIM_CACHE``, or ``attrim`` in the user's cache folder."""
+    own = os.environ.get("ATTRIM_CACHE")
+    if own:
+        return home_path(own, "environment variable ATTRIM_CACHE")
+    return home_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "attrim"

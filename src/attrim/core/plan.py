@@ -63,6 +63,11 @@ class Plan:
         """Whether cells are removed before the softmax and nothing else is done."""
         return bool(self.edits) and not self.stats and all(edit.overrides("drops") for edit, _ in self.edits)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether every edit may be done by the fused kernel."""
+        return all(edit.overrides("compiles") for edit, _ in self.edits)
+
     def weights(self, scores: Tensor, call: Call, function: Softmax = softmax) -> Tensor:
         """Scores ``[B, H, Q, K]`` to the weights that multiply the values, through every moment on the way."""
         normalisers = [(edit, heads) for edit, heads in self.edits if edit.overrides("normalise")]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +38,17 @@ for dtype in (torch.bfloat16, torch.float16):
     ones = torch.ones(64, 64, dtype=dtype)
     assert (ones @ ones == 64).all()
 """
+
+
+def processor_name(cpuinfo: Path = CPUINFO) -> str:
+    """The model of the processor, and a number for its instructions: virtual machines of one model may have others."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:  # not Linux
+        return f"{platform.machine()} {platform.processor()}".strip()
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+    model = fields.get("model name") or platform.machine()
+    return f"{model} ({zlib.crc32(fields.get('flags', '').encode()):08x})"
 
 
 def prepare_half_precision() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from ..core.call import Call
 from ..core.registry import EDITS
 from ..core.site import Select, Site, require_select
 from ..core.text import read_numbers
+from ..kernels.operations import RowOperation
+from ..kernels.rules import KeptSpans
 
 register = EDITS.register
 
@@ -65,10 +67,34 @@ class Edit:
         """Change the hidden states ``[B, L, D]`` that leave a layer."""
         return hidden
 
+    def compiles(self, call: Call) -> RowOperation | None:
+        """What the fused pass does to each row of weights in place of :meth:`edit_weights`, where that is all.
+
+        It must give what :meth:`edit_weights` gives, up to rounding. None leaves it to :meth:`edit_weights`.
+        """
+        return None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "edit_weights" in vars(cls) and "compiles" not in vars(cls):
+            cls.compiles = Edit.compiles  # type: ignore[method-assign]  # what the parent's operation does is not it
+
     def drops(self, call: Call) -> Tensor | None:
         """The cells that the edit removes before the softmax, bool ``[B|1, H|1, Q, K]``, where that is all it does.
 
         A kernel may then leave them out instead of computing and removing them. None where an edit does more.
+        """
+        return None
+
+    def kept_spans(self, call: Call) -> Sequence[KeptSpans] | None:
+        """The cells that :meth:`drops` leaves, by rule: no matrix of cells is formed, so that texts may be long.
+
+        Only asked for calls in which the tokens of all examples stand at their positions (no leads, no ``slots``).
+
+        Returns
+        -------
+        the spans of keys that the queries of each head of the call keep, or one entry for all heads. None (default)
+        where there is no rule, or where the cells are stored anyway.
         """
         return None
 

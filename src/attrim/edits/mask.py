@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.call import Call
 from ..core.site import Select, Site
 from ..errors import ArtefactError, ParameterError, ShapeError, SiteError
+from ..kernels.rules import KeptSpans
 from .base import Edit, register
 from .persite import at_heads, at_site, check_matrices, names_of
-from .positions import gather, gather_offsets, inside
+from .positions import gather, gather_offsets, inside, with_tails
 
 Unseen = Literal["keep", "prune", "offset"]
 Empty = Literal["zero", "strongest", "uniform"]
@@ -112,6 +115,50 @@ class Mask(Edit):
     def drops(self, call: Call) -> Tensor | None:
         """See :meth:`Edit.drops`."""
         return self.removed(call) if self.empty in (None, "zero") else None
+
+    def kept_spans(self, call: Call) -> Sequence[KeptSpans] | None:
+        """See :meth:`Edit.kept_spans`: where a text is longer than the stored cells."""
+        cells = at_heads(at_site(self.cells, call.site, "mask"), call, 0, "mask").cpu().numpy()
+        size = queries, keys = call.allowed.shape[-2], call.allowed.shape[-1]
+        rows, columns = (
+            max(0, min(stored - first, asked))
+            for stored, first, asked in zip(cells.shape[1:], (call.position, call.key_position), size, strict=True)
+        )
+        if self.empty not in (None, "zero") or (rows == queries and columns == keys):
+            return None
+        stored = ~cells[:, call.position :, call.key_position :][:, :rows, :columns]
+        number = np.arange(queries)
+        place = number + call.position - call.key_position
+        found = []
+        distances = self._kept_distances(call, far=int(abs(place).max()) + keys)
+        for head in range(max(len(stored), len(distances))):
+            near = KeptSpans.of_cells(stored[min(head, len(stored) - 1)])
+            after, until = distances[min(head, len(distances) - 1)]
+            # Within the stored rows distances count only behind the last stored column.
+            start = np.maximum(place[:, None] + after, np.where(number < rows, columns, 0)[:, None])
+            parts = (
+                (np.repeat(np.arange(rows), np.diff(near.begin)), np.repeat(number, len(after))),
+                (near.start, start.ravel()),
+                (near.stop, (place[:, None] + until).ravel()),
+            )
+            found.append(KeptSpans.union(size, *map(np.concatenate, parts)))
+        return found
+
+    def _kept_distances(self, call: Call, far: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """For each head, or for all, the distances of a key after its query at which unseen cells are kept.
+
+        As spans from the first distance to the one after the last; ``far`` stands for any that is larger.
+        """
+        if self.unseen != "offset":
+            ends = ([-far], [far]) if self.unseen != "prune" else ([], [])
+            return [(np.array(ends[0], np.int64), np.array(ends[1], np.int64))]
+        shares = at_heads(at_site(self.distances, call.site, "mask"), call, 0, "distances")
+        kept = (with_tails(shares, TAIL) <= 0.5).cpu().numpy()
+        spans, middle = KeptSpans.of_cells(kept), kept.shape[1] // 2
+        # The outermost entries stand for all distances beyond.
+        start = np.where(spans.start == 0, -far, spans.start - middle)
+        stop = np.where(spans.stop == kept.shape[1], far, spans.stop - middle)
+        return list(zip(np.split(start, spans.begin[1:-1]), np.split(stop, spans.begin[1:-1]), strict=True))
 
     def check(self, sites: Sequence[Site]) -> None:
         """See :meth:`Edit.check`: a mask with cells for sites that are not there was made for another model."""

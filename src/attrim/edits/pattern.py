@@ -17,6 +17,7 @@ from ..core.call import Call
 from ..core.site import Site
 from ..core.text import describe
 from ..errors import ArtefactError, DataError, ParameterError, ShapeError, shorten
+from ..kernels.rules import KeptSpans
 from ..stats.mean import Mean
 from ..stats.npy import is_npy, read_averages
 from .base import Edit, register
@@ -26,6 +27,7 @@ from .persite import check_matrices
 from .ranking import (
     Grid,
     PatternFacts,
+    Sides,
     blown_up,
     bounding_block,
     first_of_mass,
@@ -78,6 +80,8 @@ class SparsePattern(Edit):
     keep_diagonal : never remove a token's attention to itself.
     keep_keys : key positions that are never removed, such as ``[0]`` for a token that begins every text.
     tile : side of the tiles in which cells are removed (default: single cells, and tiles of 32 are reported).
+    tile_keys : how many keys a tile has where it is not square; ``tile`` is then the number of its queries. The kernel
+        that leaves cells out computes tiles of 16 queries and 1 key.
     tiles : ``round`` keeps a tile when any of its cells is kept; ``rank`` ranks the tiles by their average attention.
         Random baselines draw whole tiles either way, as many as the weakest cells leave empty.
     unseen : what becomes of cells that no text had, and of longer texts: ``keep``, ``prune``, or ``offset``, which goes
@@ -100,6 +104,7 @@ class SparsePattern(Edit):
     keep_diagonal: bool = field(default=False, kw_only=True)
     keep_keys: tuple[int, ...] = field(default=(), kw_only=True)
     tile: int | None = field(default=None, kw_only=True)
+    tile_keys: int | None = field(default=None, kw_only=True)
     tiles: Tiles = field(default="round", kw_only=True)
     unseen: Unseen = field(default="keep", kw_only=True)
     empty: Empty = field(default="zero", kw_only=True)
@@ -139,6 +144,10 @@ class SparsePattern(Edit):
         """See :meth:`Edit.drops`."""
         return self.mask.drops(call)
 
+    def kept_spans(self, call: Call) -> Sequence[KeptSpans] | None:
+        """See :meth:`Edit.kept_spans`."""
+        return self.mask.kept_spans(call)
+
     def check(self, sites: Sequence[Site]) -> None:
         """See :meth:`Edit.check`."""
         self.mask.check(sites)
@@ -168,6 +177,7 @@ class SparsePattern(Edit):
 
     @functools.cached_property
     def _made(self) -> tuple[Mask, dict[str, PatternFacts]]:
+        tile = self._sides
         grids = {name: self._locked(grid) for name, grid in self._grids().items()}
         keys = max(grid.known.shape[2] for grid in grids.values())
         if max(self.keep_keys, default=0) >= keys:
@@ -177,29 +187,29 @@ class SparsePattern(Edit):
             )
         if self.as_coded != "no":
             removed = {name: self._by_released_rule(grid) for name, grid in grids.items()}
-        elif self.tile is not None and (self.tiles == "rank" or self.choose != "weakest"):
-            tiled = {name: grid.in_tiles(self.tile) for name, grid in grids.items()}
+        elif tile is not None and (self.tiles == "rank" or self.choose != "weakest"):
+            tiled = {name: grid.in_tiles(tile) for name, grid in grids.items()}
             weakest = None
             if self.tiles == "round":
                 # Cells drawn one by one leave hardly any tile empty, so as many tiles as AP has empty are drawn.
                 ranked = replace(self, choose="weakest", seed=0)._ranked(grids)
                 weakest = {
-                    name: tiled[name].known & ~tiles_of(grid.known & ~grid.rounded(ranked[name], self.tile), self.tile)
+                    name: tiled[name].known & ~tiles_of(grid.known & ~grid.rounded(ranked[name], tile), tile)
                     for name, grid in grids.items()
                 }
             removed = {
-                name: blown_up(tiles, self.tile, grids[name].values.shape)
+                name: blown_up(tiles, tile, grids[name].values.shape)
                 for name, tiles in self._ranked(tiled, weakest).items()
             }
         else:
             removed = self._ranked(grids)
         cells, facts, shares = {}, {}, {}
         for name, grid in grids.items():
-            gone = removed[name] if self.tile is None else grid.rounded(removed[name], self.tile)
-            facts[name] = grid.facts(gone, self.tau, self.tile or TILE)
+            gone = removed[name] if tile is None else grid.rounded(removed[name], tile)
+            facts[name] = grid.facts(gone, self.tau, tile or TILE)
             share = removed_by_distance(gone, grid.known) if self.unseen == "offset" else None
             if self.as_coded == "no":
-                gone = grid.with_unseen(gone, share if share is not None else self.unseen, self.tile)
+                gone = grid.with_unseen(gone, share if share is not None else self.unseen, tile)
             cells[name] = grid.all_heads(gone)
             if share is not None:
                 shares[name] = grid.all_heads(share)
@@ -213,6 +223,11 @@ class SparsePattern(Edit):
             select=self.select,
         )
         return mask, facts
+
+    @property
+    def _sides(self) -> Sides | None:
+        """The sides of the tiles, if any."""
+        return self.tile if self.tile is None or self.tile_keys is None else (self.tile, self.tile_keys)
 
     def _about(self, facts: Mapping[str, PatternFacts]) -> str:
         """How the mask is made: the parameters that were given, and how sparse it is."""
@@ -329,8 +344,12 @@ class SparsePattern(Edit):
             raise ParameterError(f"mass must lie above 0 and not above 1, not {self.mass}.")
         if self.keep_row < 0 or any(key < 0 for key in self.keep_keys):
             raise ParameterError("keep_row and keep_keys are numbers and positions from 0 on, never negative.")
-        if self.tile is not None and self.tile < 1:
-            raise ParameterError(f"tile must be at least 1, not {self.tile}.")
+        for name in ("tile", "tile_keys"):
+            side = getattr(self, name)
+            if side is not None and side < 1:
+                raise ParameterError(f"{name} must be at least 1, not {side}.")
+        if self.tile is None and self.tile_keys is not None:
+            raise ParameterError("tile_keys needs tile, the number of queries of a tile; give tile=16, for example.")
 
     def _check_as_coded(self) -> None:
         """Refuse what the released rule has no place for."""
@@ -393,7 +412,7 @@ def window_facts(pattern: SparsePattern, window: Window) -> PatternFacts:
     """How sparse a window is on the cells that the averages of a pattern have."""
     return functools.reduce(
         PatternFacts.__add__,
-        (grid.facts(_outside(grid.known, window), None, pattern.tile or TILE) for grid in pattern._grids().values()),
+        (grid.facts(_outside(grid.known, window), None, pattern._sides or TILE) for grid in pattern._grids().values()),
     )
 
 

@@ -56,12 +56,16 @@ def gather_offsets(curve: Tensor, query_slots: Tensor, key_slots: Tensor, tail: 
     ``[B|1, H, Q, K]``; the batch axis is one where all examples agree.
     """
     reach = curve.shape[1] // 2
-    few = min(tail, reach)
-    # With no neighbours at all (reach 0) there is nothing to go by, and the mean of nothing would be NaN.
-    ends = [part.sum(1, keepdim=True) / max(few, 1) for part in (curve[:, :few], curve[:, curve.shape[1] - few :])]
-    longer = torch.cat([ends[0], curve, ends[1]], dim=1)
     offsets = _shared((key_slots[:, None, :] - query_slots[:, :, None]).clamp(-reach - 1, reach + 1))
-    return longer[:, offsets + reach + 1].transpose(0, 1)
+    return with_tails(curve, tail)[:, offsets + reach + 1].transpose(0, 1)
+
+
+def with_tails(curve: Tensor, tail: int) -> Tensor:
+    """A curve ``[H, 2 R + 1]`` with one more entry at each end, for all distances beyond: ``[H, 2 R + 3]``."""
+    few = min(tail, curve.shape[1] // 2)
+    # With no neighbours at all (R = 0) there is nothing to go by, and the mean of nothing would be NaN.
+    ends = [part.sum(1, keepdim=True) / max(few, 1) for part in (curve[:, :few], curve[:, curve.shape[1] - few :])]
+    return torch.cat([ends[0], curve, ends[1]], dim=1)
 
 
 def require_covered(size: tuple[int, int], call: Call) -> None:

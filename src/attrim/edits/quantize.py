@@ -18,6 +18,7 @@ from ..codebooks.population import fit_groups
 from ..core.call import Call, not_finite
 from ..core.registry import METHODS, RELEASED
 from ..errors import ParameterError
+from ..kernels.operations import LookUp
 from ..stats.histogram import Histogram
 from .base import Edit, register
 from .persite import at_heads, at_site
@@ -82,6 +83,14 @@ class Quantize(Edit):
         values = quantise(_finite(weights.detach(), call), call)
         values = straight_through(weights, values)
         return normalise_rows(values.masked_fill(~call.allowed, 0.0)) if self.renormalize else values
+
+    def compiles(self, call: Call) -> LookUp | None:
+        """See :meth:`Edit.compiles`; what depends on the weights or on the head is left to :meth:`edit_weights`."""
+        quantise = vars(self)["_quantise"]
+        if quantise.func is not _by_site:
+            return None
+        book: Codebook = at_site(quantise.args[0], call.site, "codebook")
+        return LookUp.of(book.table(), self.renormalize)
 
     @property
     def codebook(self) -> Codebook | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..core.site import Site
+
+Sides = int | tuple[int, int]
+"""Sides of a tile: so many queries and keys, or queries and keys apart."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class PatternFacts:
     rows, empty_rows : the rows that have such cells, and how many of them lose all.
     tile : side of the tiles that a block-sparse kernel would compute or skip.
     tiles, empty_tiles : the tiles that have such cells, and how many of them lose all.
+    tile_keys : the keys of such a tile where it is not square; ``tile`` are its queries then.
     """
 
     nominal: float | None
@@ -36,6 +41,7 @@ class PatternFacts:
     tile: int
     tiles: int
     empty_tiles: int
+    tile_keys: int | None = None
 
     @property
     def effective(self) -> float:
@@ -55,12 +61,13 @@ class PatternFacts:
     def __add__(self, other: PatternFacts) -> PatternFacts:
         counts = ("cells", "removed", "lost_mass", "mass", "rows", "empty_rows", "tiles", "empty_tiles")
         total = {name: getattr(self, name) + getattr(other, name) for name in counts}
-        return PatternFacts(nominal=self.nominal, tile=self.tile, **total)
+        return PatternFacts(nominal=self.nominal, tile=self.tile, tile_keys=self.tile_keys, **total)
 
     def __str__(self) -> str:
         nominal = "" if self.nominal is None else f"nominal {self.nominal:.1%}, "
         return (
-            f"{nominal}effective {self.effective:.1%} of the cells removed, tiles of {self.tile} "
+            f"{nominal}effective {self.effective:.1%} of the cells removed, "
+            f"tiles of {self.tile}{'' if self.tile_keys is None else f' x {self.tile_keys}'} "
             f"{self.tile_sparsity:.1%}, kept mass {self.kept_mass:.1%}, empty rows {self.empty_rows} of {self.rows}"
         )
 
@@ -88,17 +95,17 @@ class Grid:
         self.heads = tuple(range(site.heads)) if heads is None else heads
         self.locked = torch.zeros_like(known) if locked is None else locked
 
-    def in_tiles(self, size: int) -> Grid:
+    def in_tiles(self, size: Sides) -> Grid:
         """The grid of the tiles: their sums; a tile with a cell that must stay must stay."""
-        sums = functional.avg_pool2d(_padded(self.values * self.known, size), size) * size**2
+        sums = functional.avg_pool2d(_padded(self.values * self.known, size), size) * math.prod(_pair(size))
         return Grid(self.site, sums, self.tiled(size, cells=False), self.heads, tiles_of(self.locked, size))
 
-    def tiled(self, size: int, cells: bool = True) -> Tensor:
+    def tiled(self, size: Sides, cells: bool = True) -> Tensor:
         """The tiles that have known cells, or all cells of those tiles."""
         tiles = tiles_of(self.known, size)
         return blown_up(tiles, size, self.known.shape) if cells else tiles
 
-    def rounded(self, removed: Tensor, size: int) -> Tensor:
+    def rounded(self, removed: Tensor, size: Sides) -> Tensor:
         """The removed cells ``[H, N, M]`` in whole tiles: a tile stays when any of its known cells does."""
         fine = removed | ~self.known
         return ~blown_up(tiles_of(~fine, size), size, fine.shape) & (removed | self.tiled(size))
@@ -109,7 +116,7 @@ class Grid:
         shape = (self.site.heads, *self.values.shape[1:])
         return torch.rand(shape, generator=generator, dtype=torch.float64)[list(self.heads)]
 
-    def facts(self, removed: Tensor, nominal: float | None, tile: int) -> PatternFacts:
+    def facts(self, removed: Tensor, nominal: float | None, tile: Sides) -> PatternFacts:
         """How sparse the grid is without the ``removed`` cells ``[H, N, M]``."""
         kept, known = self.known & ~removed, self.known
         values = self.values.double()
@@ -122,12 +129,13 @@ class Grid:
             mass=float((values * known).sum()),
             rows=int(rows.sum()),
             empty_rows=int((rows & ~kept.any(-1)).sum()),
-            tile=tile,
+            tile=_pair(tile)[0],
+            tile_keys=None if isinstance(tile, int) else tile[1],
             tiles=int(tiles.sum()),
             empty_tiles=int((tiles & ~tiles_of(kept, tile)).sum()),
         )
 
-    def with_unseen(self, removed: Tensor, unseen: str | Tensor, tile: int | None) -> Tensor:
+    def with_unseen(self, removed: Tensor, unseen: str | Tensor, tile: Sides | None) -> Tensor:
         """The removed cells, with those that no text had; a tile that has known cells goes or stays as a whole.
 
         Parameters
@@ -192,20 +200,25 @@ def bounding_block(values: Tensor, as_coded: bool = False) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _padded(values: Tensor, size: int) -> Tensor:
+def _pair(size: Sides) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _padded(values: Tensor, size: Sides) -> Tensor:
     """Values ``[H, N, M]`` filled up with zeros to whole tiles."""
-    rows, columns = (-length % size for length in values.shape[1:])
+    rows, columns = (-length % side for length, side in zip(values.shape[1:], _pair(size), strict=True))
     return functional.pad(values, (0, columns, 0, rows))
 
 
-def tiles_of(flags: Tensor, size: int) -> Tensor:
+def tiles_of(flags: Tensor, size: Sides) -> Tensor:
     """Bool ``[H, ceil(N / size), ceil(M / size)]``: the tiles with any true cell of ``flags`` ``[H, N, M]``."""
     return functional.max_pool2d(_padded(flags.float(), size), size) > 0
 
 
-def blown_up(tiles: Tensor, size: int, shape: tuple[int, ...]) -> Tensor:
+def blown_up(tiles: Tensor, size: Sides, shape: tuple[int, ...]) -> Tensor:
     """Tiles back to cells ``[H, N, M]`` of the given shape."""
-    return tiles.repeat_interleave(size, 1).repeat_interleave(size, 2)[:, : shape[1], : shape[2]]
+    queries, keys = _pair(size)
+    return tiles.repeat_interleave(queries, 1).repeat_interleave(keys, 2)[:, : shape[1], : shape[2]]
 
 
 def tile_arrays(removed: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:

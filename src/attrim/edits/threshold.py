@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..errors import ParameterError
+from ..kernels.operations import KeepAbove
 from .base import Edit, register
 from .rows import allowed_keys, normalise_rows, precise
 
@@ -68,6 +69,10 @@ class Threshold(Edit):
             return keep_top(weights, self.top, call.allowed, self.renormalize)
         assert self.mass is not None
         return keep_mass(weights, self.mass, call.allowed, self.renormalize)
+
+    def compiles(self, call: Call) -> KeepAbove | None:
+        """See :meth:`Edit.compiles`; the rules that rank the weights of a row are left to :meth:`edit_weights`."""
+        return None if self.bar is None else KeepAbove(self.bar, self.relative_to, self.renormalize)
 
 
 def threshold(

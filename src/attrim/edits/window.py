@@ -6,12 +6,15 @@ https://arxiv.org/abs/2309.17453), and what a learned pattern of cells has to be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from ..core.call import Call
 from ..errors import ParameterError
+from ..kernels.rules import KeptSpans
 from .base import Edit, register
 from .mask import mask
 
@@ -49,6 +52,15 @@ class Window(Edit):
     def drops(self, call: Call) -> Tensor:
         """See :meth:`Edit.drops`."""
         return outside_window(call.query_slots(), call.key_slots(), self.size, self.first)
+
+    def kept_spans(self, call: Call) -> Sequence[KeptSpans]:
+        """See :meth:`Edit.kept_spans`: two for each query, its neighbours and the first keys."""
+        queries, keys = call.allowed.shape[-2:]
+        number = np.arange(queries)
+        place = number + call.position - call.key_position
+        first = np.full(queries, self.first - call.key_position)
+        start, stop = np.concatenate([place - self.size + 1, np.zeros_like(place)]), [place + self.size, first]
+        return [KeptSpans.union((queries, keys), np.tile(number, 2), start, np.concatenate(stop))]
 
 
 def outside_window(query_slots: Tensor, key_slots: Tensor, size: int, first: int = 0) -> Tensor:

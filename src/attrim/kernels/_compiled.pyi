@@ -1,9 +1,10 @@
-"""Addresses of the functions in compiled.c, each of which takes one pointer to its parameters, and their sizes."""
+"""Addresses of the functions in compiled.c, each for torch's parallel_for, and the sizes of their parameters."""
 
 count: int
 attend: int
 look_up: int
 attend_sparse: int
+INTERFACE: int
 BINS: int
 BEST_PATH: int
 ATTEND_SIZE: int

@@ -1,8 +1,8 @@
-"""Attention and its statistics in one go: the weights are counted while they are in cache and then forgotten."""
+"""Attention, its edits and statistics in one go: the weights are edited and counted in cache and then forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch import Tensor
 from ..core.call import Call
 from . import team
 from .blocks import Block, Edges, Spans, blocks
-from .feed import CompiledStat, Feed, supports
+from .feed import Feed, Watching, supports
+from .operations import Editing, Operations, as_parameters, chosen_heads, find_operations
 
 
 def attend(
@@ -20,9 +21,10 @@ def attend(
     call: Call,
     edges: Edges | None,
     scaling: float | None,
-    stats: Sequence[tuple[CompiledStat, tuple[int, ...]]],
+    stats: Watching = (),
+    edits: Editing = (),
 ) -> Tensor | None:
-    """Softmax attention that feeds stats, a few MiB of weights at a time.
+    """Softmax attention that edits the weights and feeds stats, a few MiB of weights at a time.
 
     Parameters
     ----------
@@ -30,26 +32,33 @@ def attend(
     key, value : ``[B, H or fewer, K, D]``; groups of heads may share them.
     edges : the spans of ``call.allowed`` from :func:`find_edges`, which a caller keeps for all layers of a mask.
     scaling : factor of the scores (default: 1 / sqrt(D)).
-    stats : pairs of a stat and the head numbers it watches.
+    stats : pairs of a stat and the head numbers it watches; they see the weights after all edits.
+    edits : pairs of an edit and the head numbers it changes, in the order in which they apply.
 
     Returns
     -------
     output : ``[B, Q, H, D]``, contiguous; None where this path does not apply and the reference must run: gradients,
-        other devices and dtypes, stats that the compiled pass cannot feed, masks that differ between heads or have
-        gaps, tokens whose positions do not follow one another.
+        other devices and dtypes, stats that the compiled pass cannot feed, edits that it cannot do, masks that differ
+        between heads or have gaps, tokens whose positions do not follow one another.
     """
     tensors = (query, key, value)
     if not team.available() or any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
-    if edges is None or call.slots is not None or not supports(stats, call, fuses(query, key, value)):
+    if edges is None or call.slots is not None:
+        return None
+    one_pass = fuses(query, key, value)
+    if (stats or not edits) and not supports(stats, call, one_pass):
+        return None
+    operations = find_operations(edits, call) if one_pass or not edits else None
+    if operations is None:
         return None
     spans = Spans.of(edges, call.queries, query.shape[0])
     feed = Feed.begin(call, spans, stats)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if fuses(query, key, value):
-        return fused(query, key, value, scaling, spans, feed)
+    if one_pass:
+        return fused(query, key, value, scaling, spans, feed, operations)
     return _by_blocks(query, key, value, scaling, spans, feed)
 
 
@@ -78,12 +87,14 @@ def fused(
     scaling: float,
     spans: Spans,
     feed: Feed,
+    operations: Operations = (),
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Scores, softmax, counts and output in one compiled pass.
+    """Scores, softmax, edits, counts and output in one compiled pass.
 
     Parameters
     ----------
+    operations : what edits do to the rows, with the head numbers of each, in the order in which they are done.
     weights : ``[B, H, Q, K]`` of zeros, into which the weights of the allowed cells are written; for tests.
     """
     batch, heads, queries = query.shape[:3]
@@ -91,6 +102,8 @@ def fused(
     output = query.new_empty(batch, queries, heads, value_size)
     start, stop, counted = (tensor.contiguous() for tensor in (spans.start, spans.stop, spans.counted))
     following = torch.zeros(1, dtype=torch.int64)
+    chosen = chosen_heads(operations, feed.call)
+    edits = as_parameters(operations, chosen)
     whole = Block(slice(0, batch), slice(0, heads), slice(0, queries), slice(0, keys), full=False)
     with feed.into(whole) as into:
         parameters = team.AttendParameters(
@@ -103,6 +116,8 @@ def fused(
             start=start.data_ptr(),
             stop=stop.data_ptr(),
             counted=counted.data_ptr(),
+            edits=ctypes.addressof(edits),
+            edit_count=len(edits),
             into=into,
         )
         team.run("attend", parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +48,23 @@ def find_edges(allowed: Tensor) -> Edges | None:
     start = cells.int().argmax(-1)
     stop = torch.where(size > 0, cells.shape[-1] - cells.flip(-1).int().argmax(-1), start)
     return (start, stop) if torch.equal(stop - start, size) else None
+
+
+Structure = Literal["whole", "causal"]
+"""All queries may see all keys, or every query itself and the keys before it, as torch's SDPA knows without a mask."""
+
+
+def structure_of(edges: Edges, keys: int) -> Structure | None:
+    """What spans of ``keys`` keys are; None where they are something else, such as padding."""
+    start, stop = edges
+    if bool(start.any()):
+        return None
+    if bool((stop == keys).all()):
+        return "whole"
+    queries = stop.shape[-1]
+    # With fewer queries than keys, SDPA takes the first query to be at the first key.
+    causal = queries == keys and bool((stop == torch.arange(1, keys + 1, device=stop.device)).all())
+    return "causal" if causal else None
 
 
 @dataclass(frozen=True)

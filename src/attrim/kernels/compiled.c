@@ -1,5 +1,6 @@
 /* The compiled passes over attention weights. Each is a function of one pointer to its parameters that any number of
- * threads may run at once: they take pieces of work from a shared counter, ``next``, until none is left.
+ * threads may run at once: they take pieces of work from a shared counter, ``next``, until none is left. However many
+ * come, and be it one after the other, all of the work is done.
  *
  * The meaning is that of the plain versions in torch; tests compare the results bit for bit. */
 #define PY_SSIZE_T_CLEAN
@@ -62,6 +63,24 @@ typedef struct {
 } CountParameters;
 
 typedef struct {
+    const uint16_t *lowest;
+    const int32_t *edges;
+    const float *values;
+    int64_t codes, base, top, shift;
+} TableParameters;
+
+/* What an edit does to a row. */
+enum { KEEP_ABOVE, LOOK_UP };
+/* What the bar of KEEP_ABOVE is a multiple of. */
+enum { OF_ONE, OF_UNIFORM, OF_ROW_MAXIMUM };
+typedef struct {
+    const uint8_t *heads;
+    int64_t kind, relative_to, renormalize;
+    double bar;
+    TableParameters table;
+} EditParameters;
+
+typedef struct {
     int64_t *next;
     int64_t path, parts;
     const float *query, *key, *value;
@@ -71,6 +90,8 @@ typedef struct {
     double scaling;
     const int64_t *start, *stop;
     const uint8_t *counted;
+    const EditParameters *edits;
+    int64_t edit_count;
     Buffers into;
 } AttendParameters;
 
@@ -79,10 +100,7 @@ typedef struct {
     const int32_t *weights;
     float *result;
     int64_t size;
-    const uint16_t *lowest;
-    const int32_t *edges;
-    const float *values;
-    int64_t base, top, shift;
+    TableParameters table;
 } LookUpParameters;
 
 typedef struct {
@@ -98,6 +116,14 @@ typedef struct {
     const uint16_t *kept;
     int64_t most_columns, *failed;
 } SparseParameters;
+
+/* The value that stands in a codebook for a weight, given by its bits: its cell has one edge at most. */
+ALWAYS_INLINE static float value_of(int32_t bits, const TableParameters *table) {
+    const int32_t base = (int32_t)table->base, top = (int32_t)table->top;
+    const int32_t inside = bits < base ? base : bits > top ? top : bits;
+    const int32_t code = table->lowest[(inside - base) >> table->shift];
+    return table->values[code + (bits >= table->edges[code])];
+}
 
 static int64_t claim(int64_t *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
 
@@ -321,6 +347,9 @@ static void add_facts(const int64_t *facts, int64_t *into) {
     }
 }
 
+/* What a row is divided by at least, as in edits/rows.py. */
+static const float LEAST_MASS = 1e-12f;
+
 /* How many weights are in the least raw bin, which exact zeros share with the smallest floats. */
 static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RAW] + raw[3 * RAW]; }
 
@@ -391,6 +420,7 @@ DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
 #define COLLECT(values, low, high, into) collect_portable(values, low, high, into)
 #define SEEN(scores, kept, column, first, after) seen_portable(scores, kept, column, first, after)
 #define CLEAR(a, b, c) (Floats_portable)(((b) != (c)) & (Ints_portable)(a))
+#define UNLESS_BELOW(bits, edge, a, b) choose_portable((bits) < (edge), b, (Floats_portable){0} + (a))
 #define AT_ONCE 2
 #define HEIGHT 4
 #include "fused.h"
@@ -418,6 +448,7 @@ DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
 #define COLLECT(values, low, high, into) collect_avx2(values, low, high, into)
 #define SEEN(scores, kept, column, first, after) seen_avx2(scores, kept, column, first, after)
 #define CLEAR(a, b, c) (Floats_avx2)(((b) != (c)) & (Ints_avx2)(a))
+#define UNLESS_BELOW(bits, edge, a, b) choose_avx2((bits) < (edge), b, (Floats_avx2){0} + (a))
 #define AT_ONCE 4
 #define HEIGHT 4
 #include "fused.h"
@@ -472,6 +503,9 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
         (__mmask16)(kept) & _mm512_cmple_epi32_mask((__m512i)(first), _mm512_set1_epi32(column))                       \
             & _mm512_cmpgt_epi32_mask((__m512i)(after), _mm512_set1_epi32(column)), scores)
 #define CLEAR(a, b, c) (Floats_avx512)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(b, c, _CMP_NEQ_UQ), a)
+#define UNLESS_BELOW(bits, edge, a, b)                                                                                 \
+    (Floats_avx512)_mm512_mask_mov_ps(                                                                                 \
+        b, _mm512_cmpge_epi32_mask((__m512i)(bits), _mm512_set1_epi32(edge)), _mm512_set1_ps(a))
 #define AT_ONCE 8
 #define HEIGHT 8
 #include "fused.h"
@@ -524,24 +558,33 @@ static void attend_sparse(const SparseParameters *p) {
 }
 
 VECTORISED static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size,
-                                     const uint16_t *restrict lowest, const int32_t *restrict edges,
-                                     const float *restrict values, int32_t base, int32_t top, int32_t shift) {
-    for (int64_t place = 0; place < size; place++) {
-        const int32_t value = bits[place];
-        const int32_t inside = value < base ? base : value > top ? top : value;
-        const int32_t code = lowest[(inside - base) >> shift];
-        result[place] = values[code + (value >= edges[code])];
-    }
+                                     const TableParameters *table) {
+    const TableParameters own = *table;
+    for (int64_t place = 0; place < size; place++) result[place] = value_of(bits[place], &own);
 }
 
 /* The values of a codebook; a piece of work is a chunk of weights. */
 static void look_up(const LookUpParameters *p) {
     for (int64_t first = claim(p->next) * CHUNK; first < p->size; first = claim(p->next) * CHUNK) {
         const int64_t rest = p->size - first;
-        look_up_chunk(p->weights + first, p->result + first, rest < CHUNK ? rest : CHUNK, p->lowest, p->edges, p->values,
-                      (int32_t)p->base, (int32_t)p->top, (int32_t)p->shift);
+        look_up_chunk(p->weights + first, p->result + first, rest < CHUNK ? rest : CHUNK, &p->table);
     }
 }
+
+/* torch's parallel_for gives every thread a range. That only decides how many threads come: the work is in ``next``. */
+#define DEFINE_PASS(name, Parameters)                                                                                  \
+    static void run_##name(int64_t begin, int64_t end, void *parameters) {                                             \
+        (void)begin;                                                                                                   \
+        (void)end;                                                                                                     \
+        name((const Parameters *)parameters);                                                                          \
+    }
+DEFINE_PASS(count, CountParameters)
+DEFINE_PASS(attend, AttendParameters)
+DEFINE_PASS(look_up, LookUpParameters)
+DEFINE_PASS(attend_sparse, SparseParameters)
+
+/* How the passes are called, and what their parameters mean where the sizes of the structures do not tell; as team.py. */
+enum { INTERFACE = 2 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Addresses of the compiled passes.", .m_size = -1};
@@ -549,10 +592,11 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)count));
-    PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)attend));
-    PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)look_up));
-    PyModule_AddObject(module, "attend_sparse", PyLong_FromVoidPtr((void *)attend_sparse));
+    PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)run_count));
+    PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)run_attend));
+    PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)run_look_up));
+    PyModule_AddObject(module, "attend_sparse", PyLong_FromVoidPtr((void *)run_attend_sparse));
+    PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
     PyModule_AddIntConstant(module, "BINS", BINS);
     PyModule_AddIntConstant(module, "BEST_PATH", best_path());
     PyModule_AddIntConstant(module, "ATTEND_SIZE", sizeof(AttendParameters));

@@ -1,11 +1,12 @@
-/* Scores, softmax, counts and output in one go; compiled.c includes this file once for each instruction set.
+/* Scores, softmax, edits, counts and output in one go; compiled.c includes this file once for each instruction set.
  *
  * A piece of work is a head, or some queries of it, for all examples. Keys and values of an example are packed into
  * panels of a few vectors' width. A block of queries is then multiplied by tiles that stay in registers, and its weights
  * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
  *
  * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
- * function), NAMED(name), and MAXIMUM(a, b), which gives b where either is NaN. sparse.h undefines them. */
+ * function), NAMED(name), MAXIMUM(a, b), which gives b where either is NaN, and UNLESS_BELOW(bits, edge, a, b), which gives
+ * a where bits are not below the edge and b elsewhere. sparse.h undefines them. */
 
 enum { NAMED(BLOCK) = 2 * ROWS };
 #define BLOCK NAMED(BLOCK)
@@ -95,10 +96,14 @@ TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float
     return SUM(sums);
 }
 
-/* Divide by the sum, and say the raw bin of every weight; how many are below ``uniform`` is added to ``below``. */
-TARGET static void NAMED(normalise)(float *restrict row, int64_t size, float sum, float uniform,
-                                    uint16_t *restrict places, INTS *below) {
-    const float factor = 1.0f / sum;
+/* Multiply by a factor. */
+TARGET static void NAMED(scale)(float *restrict row, int64_t size, float factor) {
+    for (int64_t key = 0; key < size; key += LANES) *(FLOATS *)(row + key) *= factor;
+}
+
+/* The same, and say the raw bin of every weight; how many are below ``uniform`` is added to ``below``. */
+TARGET static void NAMED(scale_and_sort)(float *restrict row, int64_t size, float factor, float uniform,
+                                         uint16_t *restrict places, INTS *below) {
     const FLOATS one = (FLOATS){0} + 1.0f, bar = (FLOATS){0} + uniform;
     INTS small = *below;
     for (int64_t key = 0; key < size; key += LANES) {
@@ -108,6 +113,48 @@ TARGET static void NAMED(normalise)(float *restrict row, int64_t size, float sum
         *(SHORTS *)(places + key) = NARROW((INTS)MINIMUM(weights, one) >> SHIFT);
     }
     *below = small;
+}
+
+/* The edits of a row: its weights are ``row`` times a factor, and what each edit gives is kept in the same way, so that
+ * dividing costs no pass of its own. ``size`` is a multiple of LANES. */
+
+/* Zero what is not above the bar, ``cells`` being the keys of the row; gives the sum of the rest. */
+TARGET static float NAMED(keep_above)(const EditParameters *edit, float *restrict row, int64_t size, int64_t cells,
+                                      float factor) {
+    float level = (float)edit->bar;
+    FLOATS most = (FLOATS){0}, masses = (FLOATS){0};
+    if (edit->relative_to == OF_UNIFORM) level /= (float)cells;
+    if (edit->relative_to == OF_ROW_MAXIMUM) {
+        for (int64_t key = 0; key < size; key += LANES) most = MAXIMUM(*(FLOATS *)(row + key), most);
+        level *= LARGEST(most) * factor;
+    }
+    for (int64_t key = 0; key < size; key += LANES) {
+        const FLOATS weights = *(FLOATS *)(row + key) * factor, kept = (FLOATS)((weights > level) & (INTS)weights);
+        *(FLOATS *)(row + key) = kept;
+        masses += kept;
+    }
+    return SUM(masses);
+}
+
+/* Replace weights by the values of a codebook; gives their sum. */
+TARGET static float NAMED(replace)(const EditParameters *edit, float *restrict row, int64_t size, float factor) {
+    const TableParameters table = edit->table;
+    FLOATS masses = (FLOATS){0};
+    if (table.codes <= 4 * LANES) /* so few are faster compared with all than looked up one by one */
+        for (int64_t key = 0; key < size; key += LANES) {
+            const INTS bits = (INTS)(*(FLOATS *)(row + key) * factor);
+            FLOATS values = (FLOATS){0} + table.values[0];
+            for (int64_t code = 1; code < table.codes; code++)
+                values = UNLESS_BELOW(bits, table.edges[code - 1], table.values[code], values);
+            *(FLOATS *)(row + key) = values;
+            masses += values;
+        }
+    else { /* passes of their own, because a vector must wait for numbers that were just written one by one */
+        NAMED(scale)(row, size, factor);
+        for (int64_t key = 0; key < size; key++) row[key] = value_of(((const int32_t *)row)[key], &table);
+        for (int64_t key = 0; key < size; key += LANES) masses += *(FLOATS *)(row + key);
+    }
+    return SUM(masses);
 }
 
 /* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
@@ -154,6 +201,33 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
         if (mass > HALF_FIXED) return above + place + 1;
     }
     return above + found;
+}
+
+/* -sum(w ln w) of any weights in floats, ``size`` a multiple of LANES; one that is 0 adds nothing, and neither does one
+ * below the normal floats. The logarithm is that of compiled.c with fewer terms. */
+TARGET static double NAMED(entropy)(const float *restrict row, int64_t size) {
+    FLOATS sums = (FLOATS){0};
+    for (int64_t key = 0; key < size; key += LANES) {
+        const FLOATS weights = *(const FLOATS *)(row + key);
+        const INTS bits = (INTS)weights;
+        FLOATS rest = (FLOATS)((bits & 0x7FFFFF) | ONE_BITS);
+        const INTS large = rest > 1.41421356f;
+        rest -= (FLOATS)(large & (INTS)(rest * 0.5f));
+        const FLOATS power = __builtin_convertvector((bits >> 23) - 127 - large, FLOATS);
+        const FLOATS ratio = (rest - 1.0f) / (rest + 1.0f), square = ratio * ratio;
+        FLOATS series = square * (1.0f / 9) + 1.0f / 7;
+        series = series * square + 1.0f / 5;
+        series = series * square + 1.0f / 3;
+        sums -= weights * (2.0f * ratio * (series * square + 1.0f) + power * 0.693147181f);
+    }
+    return SUM(sums);
+}
+
+/* How many weights are exactly 0. */
+TARGET static int64_t NAMED(zeros)(const float *restrict row, int64_t size) {
+    int32_t found = 0;
+    for (int64_t key = 0; key < size; key++) found += row[key] == 0;
+    return found;
 }
 
 /* Facts about a row of weights (``size`` is a multiple of LANES, ``cells`` of them count and the others are 0). */
@@ -222,6 +296,7 @@ typedef struct {
     uint16_t *places;
     int32_t *raw, *list;
     int64_t *facts, own_facts[FACTS]; /* NULL when no stat asks for facts about the head's rows */
+    int edited, watched;              /* whether edits change the head, and whether stats watch it */
     int64_t listed; /* how many places of the tile wait to be counted */
     int64_t beside; /* how many of them are of cells beside the spans, which are 0 */
     int64_t zeros, below, pending;
@@ -240,10 +315,33 @@ TARGET static void NAMED(score)(const AttendParameters *p, SCRATCH *s, int64_t r
     }
 }
 
-/* The weights of one query, whose keys are ``start`` to ``stop``, and its part of the stats. Cells of the block
- * (``first`` to ``after``) that are not the query's become 0. Gives whether all weights are numbers. */
-TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t after, int64_t start, int64_t stop,
-                               int counted, int binned, int64_t *sums) {
+/* Do the edits of a head to the row of a query whose keys are ``start`` to ``stop``, in vectors that are ``begin`` to
+ * ``end``. Gives whether the weights that come out are numbers; what is looked up in a codebook must be before. */
+TARGET static int NAMED(edit_row)(const AttendParameters *p, int64_t head, float *row, int64_t begin, int64_t end,
+                                  int64_t start, int64_t stop, float *factor, int numbers) {
+    for (int64_t number = 0; number < p->edit_count; number++) {
+        const EditParameters *edit = p->edits + number;
+        if (!edit->heads[head]) continue;
+        float mass;
+        if (edit->kind == KEEP_ABOVE) {
+            mass = NAMED(keep_above)(edit, row + begin, end - begin, stop - start, *factor);
+            numbers = 1; /* NaN is not above any bar */
+        } else {
+            if (!numbers) *p->into.failed = 1;
+            mass = NAMED(replace)(edit, row + begin, end - begin, *factor);
+            /* Zero may stand for something else in a codebook, but not on cells that are not the query's. */
+            for (int64_t key = begin; key < start; key++) mass -= row[key], row[key] = 0;
+            for (int64_t key = stop; key < end; key++) mass -= row[key], row[key] = 0;
+        }
+        *factor = edit->renormalize ? 1.0f / (mass > LEAST_MASS ? mass : LEAST_MASS) : 1.0f;
+    }
+    return numbers;
+}
+
+/* The weights of one query of a head, whose keys are ``start`` to ``stop``, and its part of the stats. Cells of the
+ * block (``first`` to ``after``) that are not the query's become 0. Gives whether all weights are numbers. */
+TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t head, float *row, int64_t first,
+                               int64_t after, int64_t start, int64_t stop, int counted, int binned, int64_t *sums) {
     const int64_t size = stop - start, begin = start / LANES * LANES, end = (stop + LANES - 1) / LANES * LANES;
     for (int64_t key = first / LANES * LANES; key < begin; key++) row[key] = 0;
     for (int64_t key = begin; key < start; key++) row[key] = -INFINITY;
@@ -251,24 +349,25 @@ TARGET static int NAMED(weigh)(SCRATCH *s, float *row, int64_t first, int64_t af
     for (int64_t key = end; key < after; key++) row[key] = 0;
     const int described = counted && s->facts;
     float product = 0;
-    const float sum = NAMED(exponentiate)(row + begin, end - begin, described ? &product : NULL);
-    INTS ignored = (INTS){0};
-    NAMED(normalise)(row + begin, end - begin, sum, (float)(1.0 / (double)size), s->places + s->listed,
-                     counted && binned ? &s->small : &ignored);
+    const float sum = NAMED(exponentiate)(row + begin, end - begin, described && !s->edited ? &product : NULL);
+    int numbers = sum <= FLT_MAX;
+    float factor = 1.0f / sum;
+    if (s->edited) numbers = NAMED(edit_row)(p, head, row, begin, end, start, stop, &factor, numbers);
     if (counted && binned) {
+        NAMED(scale_and_sort)(row + begin, end - begin, factor, (float)(1.0 / (double)size), s->places + s->listed, &s->small);
         s->listed += end - begin;
         s->beside += end - begin - size;
-    }
+    } else if (factor != 1.0f) NAMED(scale)(row + begin, end - begin, factor);
     if (sums) ADD(row + start, size, sums + start);
-    const int numbers = sum <= FLT_MAX;
     if (described && numbers) {
         int32_t least = INT32_MAX;
         for (int64_t key = start; key < stop; key++) {
             const int32_t bits = ((const int32_t *)row)[key];
             least = bits < least ? bits : least;
         }
-        /* -sum(w ln w) for w = exp(x) / sum */
-        const double entropy = logarithm(sum) - (double)product / sum;
+        /* -sum(w ln w), where w = exp(x) / sum unless it was edited */
+        double entropy = logarithm(sum) - (double)product / sum;
+        if (s->edited) entropy = NAMED(entropy)(row + begin, end - begin);
         NAMED(describe)(row + begin, end - begin, size, least, entropy, s->list, s->facts);
     }
     return numbers;
@@ -325,21 +424,20 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
             }
             int64_t *to = sums && counted[row]
                 ? sums + (query + row + into->query_slot[example]) * into->sums_keys + into->key_slot[example] : NULL;
-            if (!NAMED(weigh)(s, weights, first, after, start[row], stop[row], counted[row], binned, to) && counted[row])
-                *into->failed = 1;
+            const int numbers = NAMED(weigh)(p, s, head, weights, first, after, start[row], stop[row], counted[row], binned, to);
+            if (!numbers && counted[row] && s->watched) *into->failed = 1;
             if (p->weights)
                 memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
                        weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
         }
         NAMED(mix)(p, s, s->weights + tile * s->step, first, after, s->outputs + tile * step, step);
-        /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare and looked for only now. */
+        /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare without edits and looked for only now. */
         s->raw[0] -= (int32_t)s->beside;
         s->below -= s->beside;
         s->pending += s->listed;
         if (least(s->raw) != before)
             for (int64_t row = tile; row < tile + ROWS && row < rows; row++)
-                for (int64_t key = start[row]; key < stop[row] && counted[row]; key++)
-                    s->zeros += s->weights[row * s->step + key] == 0;
+                if (counted[row]) s->zeros += NAMED(zeros)(s->weights + row * s->step + start[row], stop[row] - start[row]);
     }
     s->below += TOTAL(s->small);
     s->small = (INTS){0};
@@ -361,6 +459,9 @@ TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int
     const int64_t facts_row = into->facts_row[head];
     begin_facts(s->own_facts);
     s->facts = facts_row < 0 ? NULL : s->own_facts;
+    s->edited = 0;
+    for (int64_t edit = 0; edit < p->edit_count; edit++) s->edited |= p->edits[edit].heads[head];
+    s->watched = counts_row >= 0 || sums_row >= 0 || facts_row >= 0;
     int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
     for (int64_t example = 0; example < p->examples; example++) {
         const int64_t slot = into->query_slot[example], begin = low > slot ? low - slot : 0;

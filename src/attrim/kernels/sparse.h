@@ -235,3 +235,4 @@ TARGET static void NAMED(attend_sparse)(const SparseParameters *p) {
 #undef COLLECT
 #undef SEEN
 #undef CLEAR
+#undef UNLESS_BELOW

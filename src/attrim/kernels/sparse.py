@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,49 @@ from torch import Tensor
 
 from ..errors import ShapeError
 from . import team
+from .rules import KeptSpans
 
 SIDE = 16
 """Queries of a block, as in compiled.c."""
+_Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
+"""One pattern: the order of its queries, and of its blocks the number of columns, the columns and their bits."""
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """What the attention of one example costs where it computes the blocks of a plan, known before anything runs.
+
+    Attributes
+    ----------
+    heads : the heads of one pattern, or all of a site, by their places among the heads of the plan.
+    allowed : cells that the model computes without a plan: all, or those up to the query in causal attention.
+    kept : cells that the pattern keeps.
+    computed : cells that are computed, 16 for every column of a block.
+    flops : multiplications and additions of scores and outputs, ``2 * computed * (size + value_size)``.
+    bytes : what the blocks read and write: keys and values of their columns, queries and outputs.
+    """
+
+    heads: tuple[int, ...]
+    allowed: int
+    kept: int
+    computed: int
+    flops: int
+    bytes: int
+
+    @property
+    def density(self) -> float:
+        """The share of the allowed cells that the pattern keeps."""
+        return self.kept / max(self.allowed, 1)
+
+    @property
+    def union_density(self) -> float:
+        """Computed cells to allowed ones; above 1 where blocks reach past causality or the end of the text."""
+        return self.computed / max(self.allowed, 1)
+
+    def __add__(self, other: PlanCost) -> PlanCost:
+        names = ("allowed", "kept", "computed", "flops", "bytes")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return PlanCost(tuple(sorted(self.heads + other.heads)), **sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +71,7 @@ class SparsePlan:
     column_begin : int64 ``[blocks + 1]``, where the columns of a block begin.
     columns : int32 ``[columns]``, the keys of the blocks, ascending in each.
     kept : uint16 ``[columns]``, bit r says whether query r of the block keeps the key.
+    causal : whether no query keeps a key after its own position.
     """
 
     queries: int
@@ -40,36 +82,69 @@ class SparsePlan:
     column_begin: NDArray[np.int64]
     columns: NDArray[np.int32]
     kept: NDArray[np.uint16]
+    causal: bool = False
 
     @classmethod
-    def of(cls, kept: Tensor, *, reorder: bool = True) -> SparsePlan:
+    def of(cls, kept: Tensor, *, reorder: bool = True, causal: bool = False) -> SparsePlan:
         """Compile the plan of a pattern.
 
         Parameters
         ----------
         kept : bool ``[H, Q, K]``, the cells to compute.
         reorder : put queries that keep the same keys into a block, where that makes it smaller, whatever their order.
+        causal : leave out the keys after a query's own position, which it never sees.
         """
         if kept.dim() != 3 or kept.dtype != torch.bool:
             raise ShapeError(f"A plan is made of bool [H, Q, K], not of {kept.dtype} {list(kept.shape)}.")
-        cells = kept.cpu().numpy()
+        cells = (kept.tril() if causal else kept).cpu().numpy()
         packed = np.packbits(cells.reshape(len(cells), -1), axis=1)
         _, firsts, pattern_of = np.unique(packed, axis=0, return_index=True, return_inverse=True)
         parts = []
         for head in firsts:
-            parts.append(_blocks(cells[head], _order(cells[head]) if reorder else np.arange(cells.shape[1])))
-        rows, counts, columns, bits = zip(*parts, strict=True)
+            order = _order(cells[head]) if reorder else np.arange(cells.shape[1])
+            parts.append((order, *_blocks(cells[head], order)))
+        return cls._joined((cells.shape[1], cells.shape[2]), pattern_of.reshape(-1), parts, causal)
+
+    @classmethod
+    def by_rule(cls, kept: Sequence[KeptSpans], *, reorder: bool = False, causal: bool = False) -> SparsePlan:
+        """Compile the plan of rules.
+
+        Parameters
+        ----------
+        kept : the spans of keys of each head; heads that have the same object share their plan, as equal ones do.
+        reorder, causal : as in :meth:`of`; reordering forms the cells of one head at a time.
+        """
+        queries, keys = kept[0].queries, kept[0].keys
+        known: dict[tuple[bytes, ...], int] = {}
+        pattern_of = np.empty(len(kept), dtype=np.int64)
+        parts: list[_Part] = []
+        for spans in {id(each): each for each in kept}.values():
+            cut = spans.up_to(np.arange(1, queries + 1)) if causal else spans
+            name = cut.begin.tobytes(), cut.start.tobytes(), cut.stop.tobytes()
+            if name not in known:
+                known[name] = len(parts)
+                parts.append(_reordered(cut) if reorder else (np.arange(queries), *cut.blocks(SIDE)))
+            pattern_of[[each is spans for each in kept]] = known[name]
+        return cls._joined((queries, keys), pattern_of, parts, causal)
+
+    @classmethod
+    def _joined(
+        cls, size: tuple[int, int], pattern_of: NDArray[np.int64], parts: Sequence[_Part], causal: bool
+    ) -> SparsePlan:
+        """The plan of the patterns ``parts`` for texts of ``size`` queries and keys."""
+        orders, counts, columns, bits = zip(*parts, strict=True)
+        rows = [_rows(order) for order in orders]
         begins = np.cumsum([0, *(len(own) for own in rows)])
         column_begin = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
         return cls(
-            cells.shape[1],
-            cells.shape[2],
-            pattern_of.reshape(-1).astype(np.int64),
+            *size,
+            pattern_of.astype(np.int64),
             begins.astype(np.int64),
             np.concatenate(rows),
             column_begin,
             np.concatenate(columns),
             np.concatenate(bits),
+            causal,
         )
 
     @functools.cached_property
@@ -79,9 +154,37 @@ class SparsePlan:
 
     def computed(self) -> NDArray[np.int64]:
         """Cells that are computed for each head ``[H]``: 16 for every column of its blocks."""
-        per_block = SIDE * np.diff(self.column_begin)
-        totals = np.add.reduceat(per_block, self.block_begin[:-1])
-        return np.asarray(totals[self.pattern_of])
+        return np.asarray(SIDE * self._columns_of_patterns()[self.pattern_of])
+
+    def costs(self, size: int, value_size: int | None = None, number: int = 4) -> tuple[PlanCost, ...]:
+        """What each pattern costs for one example, before anything runs.
+
+        Parameters
+        ----------
+        size, value_size : the numbers of a key and of a value (default: as many).
+        number : bytes of a number.
+        """
+        value_size = size if value_size is None else value_size
+        columns = self._columns_of_patterns()
+        # Sums up to the end of each block's columns, because reduceat does not know patterns without any.
+        sums = np.concatenate([[0], np.cumsum(np.bitwise_count(self.kept), dtype=np.int64)])
+        kept = np.diff(sums[self.column_begin[self.block_begin]])
+        allowed = self.queries * self.keys
+        if self.causal:
+            allowed = int(np.minimum(np.arange(1, self.queries + 1), self.keys).sum())
+        found = []
+        for pattern in range(len(columns)):
+            heads = tuple(np.flatnonzero(self.pattern_of == pattern).tolist())
+            moved = len(heads) * (int(columns[pattern]) + self.queries) * (size + value_size)
+            computed = len(heads) * SIDE * int(columns[pattern])
+            flops = 2 * computed * (size + value_size)
+            total = len(heads) * int(kept[pattern])
+            found.append(PlanCost(heads, len(heads) * allowed, total, computed, flops, moved * number))
+        return tuple(found)
+
+    def _columns_of_patterns(self) -> NDArray[np.int64]:
+        """The columns of all blocks of each pattern ``[patterns]``."""
+        return np.diff(self.column_begin[self.block_begin])
 
 
 def _order(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -96,21 +199,20 @@ def _order(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _greedy(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Blocks filled one by one with the query that adds the fewest keys to the block's union."""
-    packed = cells.astype(np.float32)
-    sizes, left, order = packed.sum(1), np.ones(len(cells), dtype=bool), []
+    by_key = np.ascontiguousarray(cells.T).view(np.uint8)
+    sizes, left, order = cells.sum(1), np.ones(len(cells), dtype=bool), []
     while left.any():
         # A block begins with the query that keeps most of those left: the others may fit into its union.
         query = int(np.argmax(np.where(left, sizes, -1)))
-        union = np.zeros(cells.shape[1], dtype=np.float32)
-        common = np.zeros(len(cells), dtype=np.float32)
+        union = np.zeros(cells.shape[1], dtype=bool)
+        common = np.zeros(len(cells), dtype=np.int64)
         for _ in range(min(SIDE, int(left.sum()))):
             left[query] = False
             order.append(query)
-            new = np.flatnonzero(packed[query] > union)
-            union[new] = 1
-            common += packed[:, new].sum(1)
-            added = np.where(left, sizes - common, np.inf)
-            query = int(np.argmin(added))
+            new = np.flatnonzero(cells[query] & ~union)
+            union[new] = True
+            common += by_key[new].sum(0, dtype=np.uint32)
+            query = int(np.argmin(np.where(left, sizes - common, cells.shape[1] + 1)))
     return np.array(order, dtype=np.int64)
 
 
@@ -129,15 +231,26 @@ def _padded(cells: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.bo
 
 def _blocks(
     cells: NDArray[np.bool_], order: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
-    """Rows, number of columns, columns and bits of the blocks of one pattern."""
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
+    """Number of columns, columns and bits of the blocks of one pattern, as :meth:`KeptSpans.blocks` gives them."""
     by_block = _padded(cells, order)
-    rows = np.full(len(by_block) * SIDE, -1, dtype=np.int32)
-    rows[: len(order)] = order
     union = by_block.any(1)
     bits = np.tensordot(by_block.astype(np.int64), 1 << np.arange(SIDE), axes=(1, 0))
-    columns = np.nonzero(union)[1]
-    return rows.reshape(-1, SIDE), union.sum(1), columns.astype(np.int32), bits[union].astype(np.uint16)
+    return union.sum(1), np.nonzero(union)[1].astype(np.int32), bits[union].astype(np.uint16)
+
+
+def _reordered(kept: KeptSpans) -> _Part:
+    """A pattern that a rule gives, with its queries in the best order."""
+    cells = kept.cells()
+    order = _order(cells)
+    return order, *(kept.blocks(SIDE) if (np.diff(order) == 1).all() else _blocks(cells, order))
+
+
+def _rows(order: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The queries of each block, ``[blocks, 16]``, -1 behind the last."""
+    rows = np.full(-(-len(order) // SIDE) * SIDE, -1, dtype=np.int32)
+    rows[: len(order)] = order
+    return rows.reshape(-1, SIDE)
 
 
 def attend_sparse(

@@ -1,8 +1,9 @@
-"""Call the functions of compiled.c on torch's own OpenMP threads.
+"""Call the functions of compiled.c on torch's own threads.
 
-Numba brings threads of its own, and two pools that spin while they wait fight for the cores: on two cores that costs
-more than it gains. torch's wheels bundle their OpenMP library, whose entry point is a stable C function, so the
-compiled function can run on the very threads that computed the attention.
+Two pools of threads that spin while they wait fight for the cores, so the compiled functions run on the very threads
+that computed the attention: by ``torch_parallel_for`` of torch's stable C interface, which is ``at::parallel_for``
+whatever torch uses for threads. It is looked up when it is first needed. So the extension is plain C, built without
+torch, and one build serves all versions of torch that have the interface.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,7 +20,9 @@ from torch import Tensor
 from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
-Job = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+INTERFACE = 2
+"""How the compiled functions are called; the number of the same name in compiled.c."""
 
 
 class Buffers(ctypes.Structure):
@@ -63,6 +64,37 @@ class CountParameters(ctypes.Structure):
     )
 
 
+class TableParameters(ctypes.Structure):
+    """A codebook that is cut into cells, ``operations.LookupTable``."""
+
+    _fields_ = (
+        ("lowest", ctypes.c_void_p),  # uint16 [cells]: how many edges lie below each cell
+        ("edges", ctypes.c_void_p),  # int32 [codes]: the bits of the edge above each code
+        ("values", ctypes.c_void_p),  # float32 [codes]
+        ("codes", ctypes.c_int64),
+        ("base", ctypes.c_int64),  # the bits of the first cell
+        ("top", ctypes.c_int64),  # the bits of the last cell
+        ("shift", ctypes.c_int64),  # how many bits of a weight do not matter for its cell
+    )
+
+
+KEEP_ABOVE, LOOK_UP = range(2)
+"""Kinds of operations on rows, as in compiled.c."""
+
+
+class EditParameters(ctypes.Structure):
+    """What an edit does to the rows of some heads, one of ``operations.RowOperation``."""
+
+    _fields_ = (
+        ("heads", ctypes.c_void_p),  # bool [heads]: whether the edit is about the head
+        ("kind", ctypes.c_int64),  # KEEP_ABOVE or LOOK_UP
+        ("relative_to", ctypes.c_int64),  # of KEEP_ABOVE: number in operations.RULES
+        ("renormalize", ctypes.c_int64),  # whether the row is divided by what is left of it
+        ("bar", ctypes.c_double),  # of KEEP_ABOVE
+        ("table", TableParameters),  # of LOOK_UP
+    )
+
+
 Steps = ctypes.c_int64 * 4
 
 
@@ -92,6 +124,8 @@ class AttendParameters(ctypes.Structure):
         ("start", ctypes.c_void_p),  # int64 [examples, queries]: the first key of each query
         ("stop", ctypes.c_void_p),  # int64 [examples, queries]: the key after its last one
         ("counted", ctypes.c_void_p),  # bool [examples, queries]: whether stats count the query
+        ("edits", ctypes.c_void_p),  # EditParameters [edit_count], in the order in which they are done
+        ("edit_count", ctypes.c_int64),
         ("into", Buffers),
     )
 
@@ -104,12 +138,7 @@ class LookUpParameters(ctypes.Structure):
         ("weights", ctypes.c_void_p),  # float32 [size], read as bits
         ("result", ctypes.c_void_p),  # float32 [size]
         ("size", ctypes.c_int64),
-        ("lowest", ctypes.c_void_p),  # uint16 [cells]: how many edges lie below each cell
-        ("edges", ctypes.c_void_p),  # int32 [codes]: the bits of the edge above each code
-        ("values", ctypes.c_void_p),  # float32 [codes]
-        ("base", ctypes.c_int64),  # the bits of the first cell
-        ("top", ctypes.c_int64),  # the bits of the last cell
-        ("shift", ctypes.c_int64),  # how many bits of a weight do not matter for its cell
+        ("table", TableParameters),
     )
 
 
@@ -147,13 +176,14 @@ class SparseParameters(ctypes.Structure):
 def available() -> bool:
     """Whether the compiled functions are there: they are built on installation where there is a C compiler.
 
-    A build of another version of compiled.c would read its parameters in the wrong places, so it is not used.
+    A build of another version of compiled.c would read its parameters in the wrong places, so it is not used, and
+    a warning says so.
     """
     try:
         from . import _compiled
     except ImportError:
         return False
-    fits = all(
+    fits = getattr(_compiled, "INTERFACE", 0) == INTERFACE and all(
         getattr(_compiled, name, 0) == ctypes.sizeof(parameters)
         for name, parameters in (
             ("COUNT_SIZE", CountParameters),
@@ -219,25 +249,26 @@ def run(
     name: Literal["count", "attend", "look_up", "attend_sparse"],
     parameters: CountParameters | AttendParameters | LookUpParameters | SparseParameters,
 ) -> None:
-    """Call a compiled function with its parameters once on each of torch's threads."""
+    """Call a compiled function with its parameters on torch's threads, at most once on each.
+
+    Inside of a parallel region of torch it is called once, by the thread that is there.
+    """
     from . import _compiled
 
-    address: int = getattr(_compiled, name)
-    parallel: Callable[..., None] | None = _parallel()
+    torch_library = _torch_library()
     threads = torch.get_num_threads()
-    if parallel is None or threads == 1:
-        Job(address)(ctypes.addressof(parameters))
-    else:
-        parallel(address, ctypes.addressof(parameters), threads, 0)
+    if torch_library.torch_parallel_for(0, threads, 1, getattr(_compiled, name), ctypes.addressof(parameters)):
+        reason = torch_library.torch_exception_get_what_without_backtrace().decode(errors="replace")
+        raise RuntimeError(f"torch could not run the compiled function {name!r} on its threads: {reason}")
 
 
 @functools.cache
-def _parallel() -> Any:
-    """``GOMP_parallel`` of the library that torch uses; None where torch uses another one."""
-    library = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
-    if not library.exists() or "OpenMP" not in torch.__config__.parallel_info():
-        return None
-    function = ctypes.CDLL(str(library)).GOMP_parallel
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    function.restype = None
-    return function
+def _torch_library() -> ctypes.CDLL:
+    """The functions of ``torch/csrc/stable/c/shim.h`` that are called here."""
+    # A name is looked for in a library and in all those that it was linked with; libtorch_cpu is one of them.
+    library = ctypes.CDLL(torch._C.__file__)
+    library.torch_parallel_for.argtypes = [*[ctypes.c_int64] * 3, ctypes.c_void_p, ctypes.c_void_p]
+    library.torch_parallel_for.restype = ctypes.c_int32
+    library.torch_exception_get_what_without_backtrace.argtypes = []
+    library.torch_exception_get_what_without_backtrace.restype = ctypes.c_char_p
+    return library

@@ -75,7 +75,7 @@ def _removal_of(
     options: dict[str, Any] = study.pattern_options()
     if study.as_coded != "no":
         # The released rules have no random baseline that is as sparse, so one is drawn by the corrected rule.
-        options, tau = {**options, "as_coded": "no", "tile": None}, weakest.total.effective
+        options, tau = {**options, "as_coded": "no", "tile": None, "tile_keys": None}, weakest.total.effective
     if by_use and kind == "random":
         # Drawn cells, and tiles, are used as often as any other.
         ranked = {} if options["tile"] is None else {"tiles": "rank"}

@@ -83,6 +83,8 @@ class Prune(Recipe, Study):
     """Key positions that are never removed, such as 0."""
     tile: int | None = None
     """Side of the tiles in which cells are removed (default: single cells)."""
+    tile_keys: int | None = None
+    """Keys of a tile that is not square; --tile are its queries then. The CPU kernel computes tiles of 16 and 1."""
     tiles: Literal["round", "rank"] = "round"
     """Keep a tile when any of its cells is kept, or rank tiles by their average attention."""
     unseen: Literal["keep", "prune", "offset"] = "keep"
@@ -162,7 +164,10 @@ class Prune(Recipe, Study):
 
     def pattern_options(self) -> dict[str, Any]:
         """How cells are chosen, as :class:`~attrim.edits.pattern.SparsePattern` takes it."""
-        names = ("scope", "keep_row", "keep_diagonal", "keep_keys", "tile", "tiles", "unseen", "empty", "as_coded")
+        names = (
+            "scope", "keep_row", "keep_diagonal", "keep_keys", "tile", "tile_keys", "tiles", "unseen", "empty",
+            "as_coded",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def identity(self) -> dict[str, Any]:

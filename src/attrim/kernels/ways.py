@@ -1,0 +1,302 @@
+"""Each head of a call by its cheapest way: the sparse kernel, SDPA, or SDPA with a mask.
+
+The kernel gains what its plan leaves out, but on some machines a cell costs it more than it costs SDPA. So the seconds
+of each are measured there (:mod:`.rates`), and no call is expected to take longer than it would by SDPA with a mask for
+all heads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal, get_args
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from .blocks import Edges, Structure, structure_of
+from .rates import Rates, additive, rates
+from .sparse import SIDE, SparsePlan, attend_sparse
+
+Way = Literal["sparse", "dense", "masked"]
+"""The kernel; SDPA for heads that keep everything; SDPA with a mask."""
+WAYS: tuple[Way, ...] = get_args(Way)
+SMALL = 1 << 16
+"""Calls of fewer cells go to the kernel: they take microseconds in any way."""
+WORTH = 0.95
+"""Another way than the kernel for all heads must need this share of its seconds, or less: less is noise."""
+
+
+@dataclass(frozen=True)
+class HeadPattern:
+    """What some heads of a plan have in common.
+
+    Attributes
+    ----------
+    heads : their places on the head axis.
+    computed : cells that the kernel computes for one of them and one example.
+    whole : whether they keep everything.
+    """
+
+    heads: tuple[int, ...]
+    computed: int
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The ways of the heads of a call.
+
+    Attributes
+    ----------
+    heads : the places of the heads that go each way.
+    seconds : expected for all heads.
+    dense : expected for all heads by SDPA without any mask of their own, as in a model without edits.
+    masked : expected for all heads by SDPA with a mask.
+    """
+
+    heads: Mapping[Way, tuple[int, ...]]
+    seconds: float
+    dense: float
+    masked: float
+
+
+@dataclass(frozen=True)
+class Noted:
+    """One call: where it was, its plan and the shape that it was asked for, and the ways of its heads."""
+
+    site: Hashable
+    plan: SparsePlan
+    patterns: tuple[HeadPattern, ...]
+    choice: Choice | None
+    size: int
+    value_size: int
+    batch: int
+
+    @property
+    def sparse_flops(self) -> int:
+        """Multiplications and additions of the heads that go to the kernel, which torch's counter does not see."""
+        heads = None if self.choice is None else set(self.choice.heads["sparse"])
+        cells = sum(own.computed * len(own.heads if heads is None else heads & set(own.heads)) for own in self.patterns)
+        return 2 * self.batch * cells * (self.size + self.value_size)
+
+
+_noting: ContextVar[list[Noted] | None] = ContextVar("attrim_ways", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """A list that gets the calls of this thread while the context is active."""
+    found: list[Noted] = []
+    token = _noting.set(found)
+    try:
+        yield found
+    finally:
+        _noting.reset(token)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, edges: Edges, site: Hashable
+) -> Tensor:
+    """Softmax attention over the cells of a plan, each head by its cheapest way.
+
+    Parameters
+    ----------
+    query, key, value, scaling, plan : and what is returned, ``[B, Q, H, D]``, as in :func:`attend_sparse`.
+    edges : int64 ``[B|1, Q]`` each, the keys that each query may see.
+    site : where it happens, for :func:`noting`.
+    """
+    batch, heads, queries, size = query.shape
+    keys, value_size = value.shape[-2:]
+    structure = structure_of(edges, keys)
+    choice, notes = None, _noting.get()
+    many = queries > SIDE and batch * heads * queries * keys >= SMALL
+    if many:
+        choice = _chosen(plan, batch, queries, keys, structure, rates(query.dtype, size, max(queries, keys)))
+    if notes is not None:
+        patterns = patterns_of(plan, queries, keys, causal=structure == "causal")
+        notes.append(Noted(site, plan, patterns, choice, size, value_size, batch))
+    start, stop = (edge.expand(batch, -1) for edge in edges)
+    if choice is None or len(choice.heads["sparse"]) == heads:
+        return attend_sparse(query, key, value, scaling, plan, start, stop)
+    output = query.new_empty(batch, queries, heads, value_size)
+    for way, own in choice.heads.items():
+        if not own:
+            continue
+        parts = _of_heads(query, key, value, own)
+        if way == "sparse":
+            part = dataclasses.replace(plan, pattern_of=plan.pattern_of[list(own)])
+            output[:, :, list(own)] = attend_sparse(*parts, scaling, part, start, stop)
+        else:
+            found = _by_sdpa(parts, scaling, plan, own if way == "masked" else (), edges, structure)
+            output[:, :, list(own)] = found.transpose(1, 2)
+    return output
+
+
+def choose(
+    patterns: Sequence[HeadPattern], batch: int, queries: int, keys: int, structure: Structure | None, costs: Rates
+) -> Choice:
+    """The ways that together take the fewest seconds.
+
+    Parameters
+    ----------
+    patterns : of all heads.
+    structure : what every query may see, where that is the same for all examples; None where texts are padded.
+    """
+    cells, tokens = queries * keys, queries + keys
+    padded = structure is None
+    masked = cells * (costs.masked + (costs.formed if padded else 0.0))
+    dense = cells * (costs.causal if structure == "causal" else costs.dense)
+    each: dict[HeadPattern, dict[Way, float]] = {
+        own: {
+            "sparse": own.computed * costs.computed + tokens / 2 * costs.copied,
+            "masked": masked,
+            # With padding, one mask serves all heads, but it is a mask.
+            **({"dense": cells * costs.masked if padded else dense} if own.whole else {}),
+        }
+        for own in patterns
+    }
+    candidates: list[dict[HeadPattern, Way]] = [
+        dict.fromkeys(patterns, "sparse"),
+        dict.fromkeys(patterns, "masked"),
+        {own: min(each[own], key=lambda way: each[own][way]) for own in patterns},
+        {own: "dense" if own.whole else "sparse" for own in patterns},
+        {own: "dense" if own.whole else "masked" for own in patterns},
+    ]
+
+    def total(ways: Mapping[HeadPattern, Way]) -> float:
+        one = sum(len(own.heads) * each[own][way] for own, way in ways.items())
+        if len(set(ways.values())) > 1:
+            one += sum(len(own.heads) for own in ways) * tokens / 2 * costs.moved
+        return batch * one
+
+    seconds = [total(ways) for ways in candidates]
+    best = min(range(len(candidates)), key=lambda number: seconds[number] * (1.0 if number == 0 else 1 / WORTH))
+    chosen = candidates[best]
+    heads = sum(len(own.heads) for own in patterns)
+    return Choice(
+        {way: tuple(sorted(head for own in patterns if chosen[own] == way for head in own.heads)) for way in WAYS},
+        seconds[best],
+        batch * heads * (cells * costs.masked if padded else dense),
+        seconds[1],
+    )
+
+
+def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tuple[HeadPattern, ...]:
+    """The patterns of a plan, and what they cost where a text is shorter than the plan or attention is causal."""
+    counts = np.diff(plan.column_begin)
+    rows = np.where(plan.rows < queries, plan.rows, -1)
+    last = rows.max(1, initial=-1)
+    after = np.where(last < 0, 0, np.minimum(keys, last + 1) if causal else keys)
+    needed = np.repeat(after, counts) > plan.columns
+    block_of = np.repeat(np.arange(len(counts)), counts)
+    columns = np.bincount(block_of[needed], minlength=len(counts))
+    kept = np.bincount(block_of, weights=np.bitwise_count(plan.kept), minlength=len(counts))
+    found = []
+    every = plan.queries * plan.keys
+    if plan.causal:
+        every = int(np.minimum(np.arange(1, plan.queries + 1), plan.keys).sum())
+    for number in range(len(plan.block_begin) - 1):
+        blocks = slice(plan.block_begin[number], plan.block_begin[number + 1])
+        heads = tuple(np.flatnonzero(plan.pattern_of == number).tolist())
+        if heads:
+            found.append(HeadPattern(heads, SIDE * int(columns[blocks].sum()), int(kept[blocks].sum()) == every))
+    return tuple(found)
+
+
+# What was chosen for a plan, and the masks that were made of it, go when the plan goes.
+_choices: WeakKeyDictionary[SparsePlan, dict[tuple[object, ...], Choice]] = WeakKeyDictionary()
+_masks: WeakKeyDictionary[SparsePlan, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
+
+
+def _chosen(plan: SparsePlan, batch: int, queries: int, keys: int, structure: Structure | None, costs: Rates) -> Choice:
+    known = _choices.setdefault(plan, {})
+    name = batch, queries, keys, structure, costs
+    if name not in known:
+        patterns = patterns_of(plan, queries, keys, causal=structure == "causal")
+        known[name] = choose(patterns, batch, queries, keys, structure, costs)
+    return known[name]
+
+
+def _of_heads(query: Tensor, key: Tensor, value: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries of some heads, and the keys and values of these: of their groups, or one for each where groups split."""
+    group = query.shape[1] // key.shape[1]
+    shared = sorted({head // group for head in heads})
+    if len(shared) * group != len(heads):
+        shared = [head // group for head in heads]
+    if len(heads) == query.shape[1]:
+        return query, key, value
+    return query[:, list(heads)], key[:, shared], value[:, shared]
+
+
+def _by_sdpa(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    scaling: float,
+    plan: SparsePlan,
+    heads: tuple[int, ...],
+    edges: Edges,
+    structure: Structure | None,
+) -> Tensor:
+    """Attention ``[B, h, Q, D]`` by SDPA; ``heads`` are those of the plan whose cells are masked, none for no cells."""
+    query, key, value = tensors
+    queries, keys = query.shape[-2], key.shape[-2]
+    grouped = query.shape[1] != key.shape[1]
+    if not heads and structure is not None:
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=structure == "causal", scale=scaling, enable_gqa=grouped
+        )
+    mask = _mask(plan, heads, queries, keys, edges, structure, query.dtype)
+    found = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped
+    )
+    # A row with nothing left gives zeros, never NaN.
+    return found.masked_fill_(torch.isneginf(mask).all(-1, keepdim=True), 0.0)
+
+
+def _mask(
+    plan: SparsePlan,
+    heads: tuple[int, ...],
+    queries: int,
+    keys: int,
+    edges: Edges,
+    structure: Structure | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The mask ``[B|1, h|1, Q, K]`` of what heads keep and queries may see; kept where all examples are alike."""
+    known = _masks.setdefault(plan, {})
+    name = heads, queries, keys, structure, dtype
+    if structure is not None and name in known:
+        return known[name]
+    start, stop = (edge[:, None, :, None] for edge in edges)
+    place = torch.arange(keys)
+    allowed = (place >= start) & (place < stop)
+    if heads:
+        patterns = {number: kept_cells(plan, number) for number in set(plan.pattern_of[list(heads)].tolist())}
+        cells = np.stack([patterns[number][:queries, :keys] for number in plan.pattern_of[list(heads)].tolist()])
+        allowed = allowed & torch.from_numpy(cells)
+    with torch.inference_mode(False):  # it may serve a later pass that is not one of inference
+        mask = additive(allowed, dtype)
+    if structure is not None:
+        known.clear()  # one for each plan: a mask is larger than its plan
+        known[name] = mask
+    return mask
+
+
+def kept_cells(plan: SparsePlan, pattern: int) -> NDArray[np.bool_]:
+    """The cells ``[Q, K]`` that one pattern of a plan keeps: the inverse of compiling it."""
+    first, last = plan.block_begin[pattern], plan.block_begin[pattern + 1]
+    own = slice(plan.column_begin[first], plan.column_begin[last])
+    rows = np.repeat(plan.rows[first:last], np.diff(plan.column_begin[first : last + 1]), axis=0)
+    keeps = (plan.kept[own, None] >> np.arange(SIDE, dtype=np.uint16)) & 1 > 0
+    cells = np.zeros((plan.queries, plan.keys), dtype=bool)
+    columns = np.repeat(plan.columns[own, None], SIDE, axis=1)
+    chosen = keeps & (rows >= 0)
+    cells[rows[chosen], columns[chosen]] = True
+    return cells

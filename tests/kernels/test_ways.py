@@ -1,0 +1,198 @@
+"""Each head by its cheapest way: every way gives what the kernel gives, and the cheapest one is chosen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import attrim
+from attrim.baking.carrying import carrying
+from attrim.core.site import Select
+from attrim.kernels import rates as timing
+from attrim.kernels import team, ways
+from attrim.kernels.rates import Rates, measure_rates, rates
+from attrim.kernels.sparse import SparsePlan, attend_sparse
+from attrim.kernels.ways import Choice, HeadPattern, Way, choose, kept_cells, patterns_of
+from baked_models import ANIMALS
+
+pytestmark = pytest.mark.skipif(
+    not team.available() or team.PATHS[team.path()] == "torch", reason="the compiled passes are not used here"
+)
+EQUAL = Rates(dense=1.0, causal=0.5, masked=3.0, formed=1.0, computed=1.0, copied=0.0, moved=0.0)
+"""A cell costs the kernel what it costs SDPA."""
+SLOW_KERNEL = Rates(dense=1.0, causal=0.5, masked=1.2, formed=0.1, computed=4.0, copied=0.0, moved=0.0)
+
+
+def pattern(heads: tuple[int, ...], share: float, length: int = 100) -> HeadPattern:
+    return HeadPattern(heads, int(share * length**2), share == 1)
+
+
+@pytest.mark.parametrize(
+    ("costs", "shares", "expected"),
+    [
+        (EQUAL, (1.0, 0.1), {"sparse": (0, 1)}),  # the kernel does dense heads as well, in one call
+        (SLOW_KERNEL, (1.0, 0.1), {"dense": (0,), "sparse": (1,)}),
+        (SLOW_KERNEL, (1.0, 0.5), {"dense": (0,), "masked": (1,)}),
+        (SLOW_KERNEL, (0.9, 0.8), {"masked": (0, 1)}),
+        (SLOW_KERNEL, (1.0, 0.5, 0.1), {"dense": (0,), "masked": (1,), "sparse": (2,)}),
+    ],
+)
+def test_the_cheapest_ways(costs: Rates, shares: tuple[float, ...], expected: dict[Way, tuple[int, ...]]) -> None:
+    choice = choose([pattern((head,), share) for head, share in enumerate(shares)], 2, 100, 100, "whole", costs)
+    assert {way: heads for way, heads in choice.heads.items() if heads} == expected
+
+
+def test_heads_stay_together_where_splitting_costs_more() -> None:
+    heads = [pattern((0,), 1.0), pattern((1,), 0.1)]
+    split = choose(heads, 1, 100, 100, "whole", SLOW_KERNEL)
+    dear = Rates(**{**vars(SLOW_KERNEL), "moved": 1000.0})
+    together = choose(heads, 1, 100, 100, "whole", dear)
+    assert split.heads["dense"] == (0,)
+    assert together.heads["masked"] == (0, 1)
+
+
+@given(
+    shares=st.lists(st.sampled_from([0.05, 0.3, 0.7, 1.0]), min_size=1, max_size=5),
+    costs=st.builds(Rates, *[st.floats(0.01, 10.0)] * 7),
+    structure=st.sampled_from([None, "whole", "causal"]),
+)
+def test_never_slower_than_all_dense_with_a_mask(shares: list[float], costs: Rates, structure: Any) -> None:
+    patterns = [pattern((head,), share) for head, share in enumerate(shares)]
+    choice = choose(patterns, 3, 100, 100, structure, costs)
+    assert sorted(head for heads in choice.heads.values() for head in heads) == list(range(len(shares)))
+    assert choice.seconds <= choice.masked / ways.WORTH
+    assert set(choice.heads["dense"]) <= {head for head, share in enumerate(shares) if share == 1}
+
+
+def forced(heads: dict[Way, tuple[int, ...]]) -> Any:
+    return lambda *_: Choice({way: heads.get(way, ()) for way in ways.WAYS}, 0.0, 0.0, 0.0)
+
+
+SPLITS: list[dict[Way, tuple[int, ...]]] = [
+    {"sparse": (0, 1, 2, 3)},
+    {"masked": (0, 1, 2, 3)},
+    {"dense": (1,), "sparse": (0, 2, 3)},
+    {"dense": (1,), "masked": (0,), "sparse": (2, 3)},
+    {"masked": (2, 3), "sparse": (0, 1)},
+]
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("structure", ["whole", "causal", "padded"])
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_way_gives_the_same(
+    split: dict[Way, tuple[int, ...]], structure: str, groups: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length, batch = 90, 2
+    kept = torch.rand(4, 128, 128) < 0.3
+    kept[1] = True
+    kept[0, 5] = False  # a row with nothing left
+    plan = SparsePlan.of(kept)
+    query = torch.randn(batch, 4, length, 16).to(dtype)
+    key, value = torch.randn(2, batch, groups, length, 16).to(dtype).unbind()
+    start, stop = torch.zeros(1, length, dtype=torch.int64), torch.full((1, length), length)
+    if structure == "causal":
+        stop = torch.arange(1, length + 1)[None]
+    if structure == "padded":
+        start, stop = start.expand(batch, -1), torch.tensor([[length], [40]]).expand(-1, length)
+    expected = attend_sparse(query, key, value, 0.3, plan, start.expand(batch, -1), stop.expand(batch, -1))
+    monkeypatch.setattr(ways, "SMALL", 0)
+    monkeypatch.setattr(ways, "choose", forced(split))
+    with torch.inference_mode(), ways.noting() as noted:
+        for _ in range(2):  # the second time with what was kept of the first
+            found = ways.attend(query, key, value, 0.3, plan, (start, stop), "here")
+            torch.testing.assert_close(found, expected, atol=2e-5 if dtype == torch.float32 else 2e-2, rtol=1e-3)
+    assert [note.site for note in noted] == ["here", "here"]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 40), st.booleans())
+def test_cells_of_a_plan_are_those_that_it_was_made_of(seed: int, queries: int, keys: int, causal: bool) -> None:
+    kept = torch.rand(3, queries, keys, generator=torch.Generator().manual_seed(seed)) < 0.3
+    plan = SparsePlan.of(kept, causal=causal)
+    for head in range(3):
+        cells = kept_cells(plan, int(plan.pattern_of[head]))
+        assert (torch.from_numpy(cells) == (kept[head].tril() if causal else kept[head])).all()
+
+
+def test_patterns_count_what_a_shorter_or_causal_text_needs() -> None:
+    kept = torch.ones(2, 64, 64, dtype=torch.bool)
+    kept[1] = kept[1].tril().triu(-3)
+    plan = SparsePlan.of(kept, reorder=False)
+    whole, band = sorted(patterns_of(plan, 64, 64, causal=False), key=lambda own: own.heads)
+    assert (whole.heads, whole.computed, whole.whole) == ((0,), 64 * 64, True)
+    assert (band.heads, band.computed, band.whole) == ((1,), 16 * (16 + 3 * 19), False)
+    assert patterns_of(plan, 32, 32, causal=False)[int(plan.pattern_of[0])].computed == 32 * 32
+    assert patterns_of(plan, 64, 64, causal=True)[int(plan.pattern_of[0])].computed == 16 * (16 + 32 + 48 + 64)
+
+
+def test_rates_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTRIM_CACHE", str(tmp_path / "cache"))
+    measured: list[int] = []
+
+    def measure(dtype: torch.dtype, size: int, length: int) -> Rates:
+        measured.append(length)
+        return EQUAL
+
+    monkeypatch.setattr(timing, "measure_rates", measure)
+
+    def ask(length: int) -> Rates:
+        timing._kept.cache_clear()  # as a new process would
+        return rates(torch.float32, 64, length)
+
+    assert ask(100) == EQUAL == ask(128)
+    assert measured == [128]
+    ask(100_000)
+    assert measured == [128, timing.LENGTHS[-1]]
+    path = tmp_path / "cache" / timing.FILE
+    before = path.read_text()
+    for damage in ("", "{}", "[1]", before[:-40], before.replace('"dense": 1.0', '"dense": 2.0'), json.dumps({"a": 1})):
+        path.write_text(damage)
+        measured.clear()
+        assert ask(128) == EQUAL
+        assert measured == [128]
+        ask(128)
+        assert measured == [128], "it was written again"
+    timing._kept.cache_clear()
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ATTRIM_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(timing, "measure_rates", lambda *_: EQUAL)
+    timing._kept.cache_clear()
+    assert rates(torch.float32, 64, 128) == EQUAL
+    timing._kept.cache_clear()
+
+
+def test_measured_rates_are_seconds() -> None:
+    found = measure_rates(torch.float32, 16, 128)
+    assert all(0 <= value < 1e-3 for value in vars(found).values())
+    assert min(found.dense, found.masked, found.computed) > 0
+
+
+def test_a_baked_model_by_any_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense heads by SDPA and masked ones with a mask compute what the edited model does."""
+    model = ANIMALS["llama"].build()
+    baked = attrim.bake(model, attrim.Window(3, first=1, select=Select(heads=[(0, 1), (1, 2)])))
+    tokens = torch.randint(5, 50, (2, 30))
+    monkeypatch.setattr(ways, "SMALL", 0)
+    outputs: list[Tensor] = []
+    with torch.no_grad():
+        for split in ({"sparse": (0, 1, 2, 3)}, {"masked": (0, 1, 2, 3)}):
+            monkeypatch.setattr(ways, "choose", forced(split))  # type: ignore[arg-type]
+            ways._choices.clear()
+            with carrying(baked), ways.noting() as noted:
+                outputs.append(baked(tokens).logits)
+            assert len(noted) == 2
+        with attrim.edit(model, attrim.Window(3, first=1, select=Select(heads=[(0, 1), (1, 2)]))):
+            expected = model(tokens).logits
+    for found in outputs:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
