@@ -81,7 +81,7 @@ def _check_length(model: Any, edit: Edit) -> None:
     """Refuse a mask with more positions than the model has: no text reaches them, so it was made for another model."""
     positions = getattr(model.config, "max_position_embeddings", None)
     saved = edit.to_save()
-    if positions is None or not isinstance(saved, Mask):
+    if not positions or positions < 0 or not isinstance(saved, Mask):  # XLNet says -1: it has no end
         return
     assert not isinstance(saved.cells, Mask)
     cells = saved.cells.values() if isinstance(saved.cells, Mapping) else [saved.cells]
