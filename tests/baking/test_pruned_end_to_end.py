@@ -16,6 +16,9 @@ import attrim
 from attrim.cli import main
 from attrim.core.text import parse_chain
 from attrim.edits import save_edits
+from attrim.evaluation import Prepared
+from attrim.kernels import team
+from attrim.kernels.ways import noting
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.tasks import load_task
 from one_letter import write_sst2
@@ -56,6 +59,22 @@ def test_the_same_score_to_the_last_example(folders: dict[str, Path], capsys: py
     words = ["evaluate", str(folders["pruned"]), "--task", "glue/sst2", "--data", str(folders["glue"]), "--json"]
     fresh = subprocess.run([sys.executable, "-m", "attrim", *words], capture_output=True, check=True, text=True)
     assert json.loads(fresh.stdout)["results"]["unedited"]["metrics"] == pytest.approx(baked.metrics)
+
+
+@pytest.mark.skipif(
+    not team.available() or team.PATHS[team.path()] == "torch", reason="the compiled passes are not used here"
+)
+def test_the_kernel_gives_the_same_answers(folders: dict[str, Path]) -> None:
+    """Counting zeros needs the weights, so an ordinary evaluation does not use the kernel; this one does."""
+    (mask,) = parse_chain(f"mask:{folders['mask']}")
+    edited = evaluated(folders, "trained", mask)
+    folder = str(folders["pruned"])
+    model, task = load_model(folder, "sequence-classification"), load_task("glue/sst2", data=str(folders["glue"]))
+    with noting() as notes:
+        found = Prepared(model, task, load_tokenizer(folder), count_zeros=False).point("unedited", ())
+    assert notes
+    assert found.metrics == edited.metrics
+    assert (found.columns["prediction"] == edited.columns["prediction"]).all()
 
 
 def test_pipeline_and_trainer(folders: dict[str, Path], tmp_path: Path) -> None:
