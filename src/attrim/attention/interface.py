@@ -150,7 +150,9 @@ def _attend(
         output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats, plan.edits)
         if output is not None:
             return output, None
-    if plan.only_drops and before(module.config) in SDPA and is_standard(module, arguments):
+    # As above, dropout is left to the stock function: a model in training mode may run without gradients, too.
+    droppable = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
+    if droppable and is_standard(module, arguments):
         output = dropping.attend(query, key, value, call, mask.edges, plan.edits)
         if output is not None:
             return output, None
