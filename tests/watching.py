@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -103,3 +104,18 @@ def assert_same(
     pairs = zip(real_part(ours, animal, lengths, side), real_part(stock, animal, lengths, side), strict=True)
     for mine, theirs in pairs:
         torch.testing.assert_close(mine, theirs, atol=tolerance, rtol=tolerance)
+
+
+def noted_outputs(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Tensor]:
+    """A list that gets what the function ``attend`` of a module returns, where it answers."""
+    found: list[Tensor] = []
+    real = module.attend
+
+    def attend(*arguments: Any) -> Tensor | None:
+        output: Tensor | None = real(*arguments)
+        if output is not None:
+            found.append(output)
+        return output
+
+    monkeypatch.setattr(module, "attend", attend)
+    return found

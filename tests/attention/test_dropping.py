@@ -17,7 +17,7 @@ from attrim.edits.mask import Mask
 from attrim.edits.window import Window
 from attrim.kernels import team
 from attrim.stats.mean import Mean
-from watching import output_of
+from watching import noted_outputs, output_of
 from zoo import ZOO, Animal, batch
 
 pytestmark = pytest.mark.skipif(
@@ -45,17 +45,7 @@ def removals(roles: str | None = None) -> dict[str, list[Edit]]:
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """What the kernel returned, to see that it ran."""
-    found: list[Tensor] = []
-    real = dropping.attend
-
-    def attend(*arguments: Any) -> Tensor | None:
-        output = real(*arguments)
-        if output is not None:
-            found.append(output)
-        return output
-
-    monkeypatch.setattr(dropping, "attend", attend)
-    return found
+    return noted_outputs(monkeypatch, dropping)
 
 
 def test_dropout_of_attention_is_not_left_out(used: list[Tensor]) -> None:

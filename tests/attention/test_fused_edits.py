@@ -17,7 +17,7 @@ from attrim.edits.base import Edit
 from attrim.kernels import attend as kernel
 from attrim.kernels import team
 from attrim.stats import Histogram, Mean, Sample
-from watching import output_of
+from watching import noted_outputs, output_of
 from zoo import ZOO, Animal, batch
 
 pytestmark = pytest.mark.skipif(
@@ -31,17 +31,7 @@ METHOD = "linear-slog-clamped-midval"
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """What the kernel returned, to see that it ran."""
-    found: list[Tensor] = []
-    real = kernel.attend
-
-    def attend(*arguments: Any) -> Tensor | None:
-        output = real(*arguments)
-        if output is not None:
-            found.append(output)
-        return output
-
-    monkeypatch.setattr(kernel, "attend", attend)
-    return found
+    return noted_outputs(monkeypatch, kernel)
 
 
 @dataclass(frozen=True, eq=False)
