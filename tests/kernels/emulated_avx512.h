@@ -44,7 +44,10 @@ EMULATED __m512 emulated_scalef_ps(__m512 a, __m512 b) {
 }
 EMULATED __mmask16 emulated_cmp_ps_mask(__m512 a, __m512 b, int how) {
     __mmask16 found = 0;
-    EACH(16) found |= (how == _CMP_LT_OQ ? a[lane] < b[lane] : a[lane] != b[lane]) << lane; /* or _CMP_NEQ_UQ */
+    EACH(16) {
+        const int yes = how == _CMP_LT_OQ ? a[lane] < b[lane] : how == _CMP_GT_OQ ? a[lane] > b[lane] : a[lane] != b[lane];
+        found |= yes << lane;
+    }
     return found;
 }
 #define COMPARED(name, sign)                                                                                           \
@@ -61,6 +64,9 @@ EMULATED __m512 emulated_mask_mov_ps(__m512 other, __mmask16 mask, __m512 a) {
     return other;
 }
 EMULATED __m512 emulated_maskz_mov_ps(__mmask16 mask, __m512 a) { return emulated_mask_mov_ps((__m512){0}, mask, a); }
+EMULATED __m512 emulated_mask_add_ps(__m512 other, __mmask16 mask, __m512 a, __m512 b) {
+    return emulated_mask_mov_ps(other, mask, a + b);
+}
 EMULATED __m512i emulated_mask_add_epi32(__m512i other, __mmask16 mask, __m512i a, __m512i b) {
     Lanes32 found = (Lanes32)other;
     EACH(16) if (mask >> lane & 1) found[lane] = ((Lanes32)a)[lane] + ((Lanes32)b)[lane];
@@ -128,6 +134,7 @@ EMULATED void emulated_storeu_si512(void *into, __m512i a) { memcpy(into, &a, si
 #define _mm512_cmple_epi32_mask emulated_cmple_epi32_mask
 #define _mm512_mask_mov_ps emulated_mask_mov_ps
 #define _mm512_maskz_mov_ps emulated_maskz_mov_ps
+#define _mm512_mask_add_ps emulated_mask_add_ps
 #define _mm512_mask_add_epi32 emulated_mask_add_epi32
 #define _mm512_maskz_compress_epi32 emulated_maskz_compress_epi32
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
