@@ -89,6 +89,28 @@ def test_generation(name: str) -> None:
             assert torch.equal(baked.generate(**inputs, **options), expected)
 
 
+@pytest.mark.parametrize("name", ["bart", "t5", "clip"])
+def test_parts_that_are_called_alone(name: str, tmp_path: Path) -> None:
+    """An encoder that a user takes out of the model, or that ``get_text_features`` calls, has the mask, too."""
+    animal = ANIMALS[name]
+    model, edits = animal.build(), [Mask(noise(4, 6, 6) < 0.4, "offset"), Window(4, first=1)]
+    inputs = {key: value for key, value in batch(animal, (7, 4)).items() if key in ("input_ids", "attention_mask")}
+
+    def alone(some: Any) -> torch.Tensor:
+        if name == "clip":
+            return output_of(some.get_text_features(**inputs))
+        return output_of(some.get_encoder()(**inputs))
+
+    baked = attrim.bake(model, *edits)
+    baked.save_pretrained(tmp_path)
+    with torch.no_grad():
+        with attrim.edit(model, *edits, strict=False):
+            expected = alone(model)
+        assert not torch.allclose(alone(model), expected)
+        for other in (baked, attrim.load(tmp_path), copy.deepcopy(baked)):
+            torch.testing.assert_close(alone(other), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_watched_and_edited_beside_it() -> None:
     """Stats see the masked weights, and further edits apply, too."""
     animal = ANIMALS["bert"]
