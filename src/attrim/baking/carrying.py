@@ -202,7 +202,7 @@ class Carrying:
 
 
 class CarryingPart:
-    """Mixed into the class of an encoder or decoder, which transformers (``get_text_features``) and users call alone."""
+    """Mixed into the class of an encoder or decoder, which users and ``get_text_features`` call alone."""
 
     attrim_backbone: tuple[Any]
 
