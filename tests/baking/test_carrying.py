@@ -191,6 +191,9 @@ def test_another_head_on_the_same_backbone_carries_the_mask(tmp_path: Path) -> N
     assert (weights[0][cells & kept_rows[..., None]] == 0).all()
     stock = AutoModel.from_pretrained(tmp_path)  # loads the weights alone, and says that it leaves buffers out
     assert not hasattr(stock, "attrim_carried")
+    (tmp_path / "baked.json").unlink()
+    with pytest.raises(ArtefactError, match=r"baked\.json is missing"):
+        load_model(tmp_path)  # which keeps quiet about buffers that are left out
 
 
 def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) -> None:
@@ -205,6 +208,14 @@ def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) 
         (changed,) = parse_chain(f"mask:{tmp_path / folder},unseen=keep,empty=zero")
         assert (changed.unseen, changed.empty) == ("keep", "zero")  # type: ignore[attr-defined]
     assert read_carried(tmp_path / "edits") is None
+    weights = tmp_path / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ArtefactError, match="safetensors has changed since it was saved"):
+        parse_chain(f"mask:{tmp_path / 'model'}")
+    weights.unlink()
+    with pytest.raises(ArtefactError, match="safetensors: No such file"):
+        parse_chain(f"mask:{tmp_path / 'model'}")
     save_edits([Gate(0.5)], tmp_path / "gate")
     with pytest.raises(ArtefactError, match="holds no masks"):
         parse_chain(f"mask:{tmp_path / 'gate'}")
