@@ -10,6 +10,10 @@ LONGEST = 100
 """No name is longer; of one that is, only the beginning is compared with others, which takes time."""
 
 
+SENTENCE = 300
+"""Characters of a sentence that a command prints; a longer one loses its middle."""
+
+
 class AttrimError(Exception):
     """Something a user can put right. The command line prints it as one sentence and exits with code 2."""
 
@@ -31,7 +35,19 @@ def shorten(value: Any, write: Callable[[Any], str] = repr, most: int = 100) -> 
     return text if text.isprintable() else "".join(map(_printable, text))
 
 
-def one_line(text: str, most: int = 300) -> str:
+def listed(names: Iterable[str], most: int = 150) -> str:
+    """Names with commas between them; of more than ``most`` characters only the first names, and how many more."""
+    names = list(names)
+    whole = ", ".join(names)
+    if len(whole) <= most or not names:
+        return whole
+    shown = names[:1]
+    while len(", ".join([*shown, names[len(shown)]])) <= most:
+        shown.append(names[len(shown)])
+    return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+
+
+def one_line(text: str, most: int = SENTENCE) -> str:
     """A message in one line that can be printed; from a longer one than ``most`` characters the middle is cut out."""
     text = "".join(map(_printable, " ".join(text.splitlines())))
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 2 - 3) :]}"
@@ -48,8 +64,10 @@ class UnknownName(AttrimError):
     def __init__(self, kind: str, name: Any, known: Iterable[str]) -> None:
         known = sorted(known)
         near = nearest(name[:LONGEST], known) if isinstance(name, str) else ""
-        hint = near or f"known are {shorten(', '.join(known) or 'none', str, most=150)}."
-        super().__init__(f"There is no {kind} named {shorten(name)}; {hint}")
+        said = f"There is no {kind} named {shorten(name)}; "
+        # A longer sentence would lose its middle, which is the name, so the list gets what room is left.
+        room = max(SENTENCE // 6, min(SENTENCE // 2, SENTENCE - len(said) - len("known are  and 100 more.")))
+        super().__init__(said + (near or f"known are {listed(known, room) or 'none'}."))
 
 
 class PluginError(AttrimError):

@@ -14,6 +14,7 @@ from attrim.attention.context import attach
 from attrim.core.site import Select, Site
 from attrim.edits.base import Edit
 from attrim.edits.mask import Mask
+from attrim.edits.threshold import Threshold
 from attrim.edits.window import Window
 from attrim.kernels import team
 from attrim.stats.mean import Mean
@@ -62,6 +63,24 @@ def test_dropout_of_attention_is_not_left_out(used: list[Tensor]) -> None:
         first, second = (output_of(model.train()(**inputs)) for _ in range(2))
     assert not used
     assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("change", [Window(3, 1), Threshold(0.01)], ids=["window", "threshold"])
+def test_a_bias_of_scores_in_the_mask_is_not_left_out(change: Edit, used: list[Tensor]) -> None:
+    """A user may pass a mask whose numbers are added to the scores of allowed cells; no kernel does that."""
+    animal = next(one for one in ANIMALS if str(one) == "bert")
+    model, inputs = animal.build(), batch(animal, (19, 19))
+    bias = torch.randn(2, 1, 19, 19, generator=torch.Generator().manual_seed(3))
+    bias[:, :, :, 17:] = torch.finfo(torch.float32).min
+    with attrim.edit(model, change):
+        for mask in (bias, bias.clamp(max=0).where(bias < -1e30, 0.0)):
+            with torch.enable_grad():
+                expected = output_of(model(**{**inputs, "attention_mask": mask}))
+            used.clear()
+            with torch.no_grad():
+                found = output_of(model(**{**inputs, "attention_mask": mask}))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            assert bool(used) == (mask is not bias and isinstance(change, Window))
 
 
 @pytest.mark.parametrize("kind", removals())

@@ -89,6 +89,28 @@ def test_generation(name: str) -> None:
             assert torch.equal(baked.generate(**inputs, **options), expected)
 
 
+@pytest.mark.parametrize("name", ["bart", "t5", "clip"])
+def test_parts_that_are_called_alone(name: str, tmp_path: Path) -> None:
+    """An encoder that a user takes out of the model, or that ``get_text_features`` calls, has the mask, too."""
+    animal = ANIMALS[name]
+    model, edits = animal.build(), [Mask(noise(4, 6, 6) < 0.4, "offset"), Window(4, first=1)]
+    inputs = {key: value for key, value in batch(animal, (7, 4)).items() if key in ("input_ids", "attention_mask")}
+
+    def alone(some: Any) -> torch.Tensor:
+        if name == "clip":
+            return output_of(some.get_text_features(**inputs))
+        return output_of(some.get_encoder()(**inputs))
+
+    baked = attrim.bake(model, *edits)
+    baked.save_pretrained(tmp_path)
+    with torch.no_grad():
+        with attrim.edit(model, *edits, strict=False):
+            expected = alone(model)
+        assert not torch.allclose(alone(model), expected)
+        for other in (baked, attrim.load(tmp_path), copy.deepcopy(baked)):
+            torch.testing.assert_close(alone(other), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_watched_and_edited_beside_it() -> None:
     """Stats see the masked weights, and further edits apply, too."""
     animal = ANIMALS["bert"]
@@ -169,6 +191,9 @@ def test_another_head_on_the_same_backbone_carries_the_mask(tmp_path: Path) -> N
     assert (weights[0][cells & kept_rows[..., None]] == 0).all()
     stock = AutoModel.from_pretrained(tmp_path)  # loads the weights alone, and says that it leaves buffers out
     assert not hasattr(stock, "attrim_carried")
+    (tmp_path / "baked.json").unlink()
+    with pytest.raises(ArtefactError, match=r"baked\.json is missing"):
+        load_model(tmp_path)  # which keeps quiet about buffers that are left out
 
 
 def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) -> None:
@@ -183,6 +208,14 @@ def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) 
         (changed,) = parse_chain(f"mask:{tmp_path / folder},unseen=keep,empty=zero")
         assert (changed.unseen, changed.empty) == ("keep", "zero")  # type: ignore[attr-defined]
     assert read_carried(tmp_path / "edits") is None
+    weights = tmp_path / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ArtefactError, match="safetensors has changed since it was saved"):
+        parse_chain(f"mask:{tmp_path / 'model'}")
+    weights.unlink()
+    with pytest.raises(ArtefactError, match="safetensors: No such file"):
+        parse_chain(f"mask:{tmp_path / 'model'}")
     save_edits([Gate(0.5)], tmp_path / "gate")
     with pytest.raises(ArtefactError, match="holds no masks"):
         parse_chain(f"mask:{tmp_path / 'gate'}")

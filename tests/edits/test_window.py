@@ -45,6 +45,13 @@ def test_positions_count_not_slots() -> None:
     assert removed[5].tolist() == [False, False, False, True, False, False]  # slot 2 holds the first token
 
 
+@pytest.mark.parametrize("window", [Window(2**63 - 1), Window(2**63 - 20, first=3), Window(1, first=2**63 - 1)])
+def test_the_rule_of_a_window_as_large_as_numbers_go(window: Window) -> None:
+    """Added to a position, such a size is beyond the largest integer."""
+    assert kept(window) == ["111111"] * 6
+    assert window.kept_spans(Call.plain(SCORES))[0].cells().all()
+
+
 def test_a_window_as_wide_as_the_text_changes_nothing() -> None:
     scores = torch.randn(2, 3, 6, 6)
     assert torch.equal(Window(6).apply(scores), torch.softmax(scores, -1))

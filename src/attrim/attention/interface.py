@@ -20,7 +20,7 @@ from ..errors import SiteError
 from ..kernels import attend as kernel
 from . import dropping
 from .install import NAME, before
-from .masks import MaskFacts, allowed_by, note_offsets
+from .masks import FORBIDDEN, MaskFacts, allowed_by, note_offsets
 from .recorder import current_recorder
 from .session import Firing
 from .softmax import SoftmaxMode
@@ -146,14 +146,16 @@ def _attend(
             # a causal query, so transformers leaves the mask out where it says nothing more than this.
             additive_mask, arguments = None, {**arguments, "is_causal": mask.structure == "causal"}
         return stock(module, query, key, value, additive_mask, **arguments)
-    if _may_fuse(module, plan, firing.fast, arguments):
-        output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats, plan.edits)
-        if output is not None:
-            return output, None
     # As above, dropout is left to the stock function: a model in training mode may run without gradients, too.
-    droppable = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
-    if droppable and is_standard(module, arguments):
-        output = dropping.attend(query, key, value, call, mask.edges, plan.edits)
+    drops = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
+    fuses = _may_fuse(module, plan, firing.fast, arguments)
+    if (fuses or drops) and is_standard(module, arguments) and _only_forbids(attention_mask, mask):
+        output = None
+        if fuses:
+            scaling = arguments.get("scaling")
+            output = kernel.attend(query, key, value, call, mask.edges, scaling, plan.stats, plan.edits)
+        if drops and output is None:
+            output = dropping.attend(query, key, value, call, mask.edges, plan.edits)
         if output is not None:
             return output, None
     for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
@@ -184,7 +186,17 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     forgotten = fast if plan.stats else before(module.config) in SDPA and not arguments.get("output_attentions")
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()
-    return wanted and not arguments.get("dropout") and is_standard(module, arguments)
+    return wanted and not arguments.get("dropout")
+
+
+def _only_forbids(attention_mask: Tensor | None, mask: MaskFacts) -> bool:
+    """Whether a mask says no more than which cells are allowed, as kernels take it.
+
+    One that a user passed, of which there are no offsets, may be a bias that is added to the scores of allowed cells.
+    """
+    if attention_mask is None or attention_mask.dtype == torch.bool or mask.offsets is not None:
+        return True
+    return bool(((attention_mask == 0) | (attention_mask <= FORBIDDEN)).all())
 
 
 class _EditedSoftmax:

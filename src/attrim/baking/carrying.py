@@ -108,6 +108,10 @@ class Carrier(nn.Module):
             backbone.attrim_layers = carrier.layers  # so that layers keep their numbers where it is called alone
             if not isinstance(backbone, Carrying):
                 backbone.__class__ = mixed(Carrying, type(backbone))  # type: ignore[arg-type]
+        for part in _models_within(backbone):
+            part.attrim_backbone = (backbone,)  # in a tuple, since a module would become a child
+            if not isinstance(part, CarryingPart):
+                part.__class__ = mixed(CarryingPart, type(part))  # type: ignore[arg-type]
         return carrier
 
     def edits(self) -> list[Edit]:
@@ -195,6 +199,24 @@ class Carrying:
         """Run the backbone with the edits."""
         with carrying(self):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+
+class CarryingPart:
+    """Mixed into the class of an encoder or decoder, which users and ``get_text_features`` call alone."""
+
+    attrim_backbone: tuple[Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the part with the edits of the model that it is a part of."""
+        with carrying(self.attrim_backbone[0]):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+
+def _models_within(backbone: nn.Module) -> list[Any]:
+    """The modules of a backbone that are models themselves: the encoder and decoder, or those of text and images."""
+    from transformers import PreTrainedModel
+
+    return [part for part in backbone.modules() if isinstance(part, PreTrainedModel) and part is not backbone]
 
 
 @contextlib.contextmanager

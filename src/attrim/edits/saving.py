@@ -16,6 +16,7 @@ from ..core.documents import MissingFile
 from ..core.registry import EDITS
 from ..core.site import Select
 from ..runs.artefact import UNFIT, Artefact, content
+from ..runs.files import file_digest
 from .base import Edit
 
 STORE = Artefact("edits", source="a folder of save_edits", remedy="save them again")
@@ -62,13 +63,19 @@ def read_carried(folder: str | Path) -> list[Edit] | None:
     tensors: dict[str, Tensor] = {}
     try:
         wanted = {} if carried is None else {buffer: key for key, (buffer, _, _) in carried["tensors"].items()}
-        for path in sorted(Path(folder).glob("*.safetensors")) if wanted else ():
+        saved = {name: digest for name, digest in index["files"].items() if name.endswith(".safetensors")}
+        for name, digest in saved.items() if wanted else ():
+            path = Path(folder) / Path(name).name
+            if file_digest(path) != digest:
+                raise ValueError(f"{name} has changed since it was saved")
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  (a file, not a mapping)
                     if name.rpartition(f"{CARRIER}.")[1] and name.rpartition(".")[2] in wanted:
                         tensors[wanted[name.rpartition(".")[2]]] = file.get_tensor(name)
         return decode_edits([] if carried is None else carried["entries"], tensors)
-    except (*UNFIT, OSError, SafetensorError) as error:
+    except OSError as error:
+        raise BAKED.damaged(folder, f"{error.filename}: {error.strerror}" if error.strerror else str(error)) from error
+    except (*UNFIT, SafetensorError) as error:
         raise BAKED.damaged(folder, str(error)) from error
 
 

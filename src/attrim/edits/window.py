@@ -58,8 +58,10 @@ class Window(Edit):
         queries, keys = call.allowed.shape[-2:]
         number = np.arange(queries)
         place = number + call.position - call.key_position
-        first = np.full(queries, self.first - call.key_position)
-        start, stop = np.concatenate([place - self.size + 1, np.zeros_like(place)]), [place + self.size, first]
+        # No distance is larger, and sizes near the largest integer would wrap around.
+        size = min(self.size, int(abs(place).max(initial=0)) + keys)
+        first = np.full(queries, min(self.first, call.key_position + keys) - call.key_position)
+        start, stop = np.concatenate([place - size + 1, np.zeros_like(place)]), [place + size, first]
         return [KeptSpans.union((queries, keys), np.tile(number, 2), start, np.concatenate(stop))]
 
 

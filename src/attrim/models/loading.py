@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
 
-from ..baking.model import baked_class, loadable, read_sidecar
+from ..baking.model import SIDECAR, baked_class, loadable, read_sidecar
 from ..core.paths import home_path, require_text
 from ..core.processor import prepare_half_precision
+from ..edits.saving import CARRIER
 from ..errors import ArtefactError, DataError, ParameterError, UnknownName, shorten
 from . import recurrent, shape_models, sources, tiny, transformer_xl
 from .gguf import gguf_config, gguf_options, readable, without_bars
@@ -293,7 +294,15 @@ def longest_input(model: nn.Module, tokenizer: Any = None) -> int | None:
 
 
 def _check_report(name: str, kind: str, model: Any, report: dict[str, Any], new_head: bool) -> None:
-    """Refuse weights that the checkpoint does not have, which ``transformers`` would fill with random numbers."""
+    """Refuse weights that the checkpoint does not have, which ``transformers`` would fill with random numbers.
+
+    Refuse as well a baked model without its sidecar, which would run without the edits that it was made with.
+    """
+    if any(CARRIER in key.split(".") for key in report["unexpected_keys"]):
+        raise ArtefactError(
+            f"{name!r} is a baked model that carries edits, but its {SIDECAR} is missing, so they would be lost; copy "
+            "the whole folder, or bake and save it again."
+        )
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key or kind == "sequence-classification")
     prefix = f"{model.base_model_prefix}."
     body = [key for key in missing if kind == "auto" or key.startswith(prefix)]

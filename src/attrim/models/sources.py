@@ -17,7 +17,7 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from ..core.paths import home_path
 from ..core.wording import counted
-from ..errors import ArtefactError, AttrimError, nearest, shorten
+from ..errors import ArtefactError, AttrimError, listed, nearest, shorten
 from .shape_models import SHAPE_MODELS
 from .tiny import TINY
 from .weights import fetch
@@ -71,7 +71,7 @@ def find(
     if not online and not _is_cached(owner, revision, cache_dir, file):
         raise ArtefactError(
             f"The model {shorten(name)}{_built_in(name)} is not in the local cache and the hub is not used or cannot "
-            f"be reached; go online once, give a local folder, or try a built-in one ({', '.join(BUILT_IN)})."
+            f"be reached; go online once, give a local folder, or try a built-in one ({listed(BUILT_IN, 100)})."
         )
     where = {"revision": revision or "main", "cache_dir": cache_dir, "local_files_only": not online}
     if packed:

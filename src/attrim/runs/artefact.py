@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..core.documents import MissingFile, Unreadable, parse_json, read_bytes
-from ..errors import ArtefactError, AttrimError, shorten
+from ..errors import SENTENCE, ArtefactError, AttrimError, shorten
 from .files import file_digest, is_sealed, replace_file, sealed, write_tensors
 from .locks import in_turn
 
@@ -110,7 +110,10 @@ class Artefact:
 
     def damaged(self, folder: str | Path, cause: str) -> ArtefactError:
         """The error for an artefact that cannot be read."""
-        return ArtefactError(f"The {self.said} in {str(folder)!r} cannot be read ({cause.rstrip('.')}); {self.remedy}.")
+        said, rest = f"The {self.said} in ", f" cannot be read ({cause.rstrip('.')}); {self.remedy}."
+        # A longer sentence loses its middle, which is the cause, so a long path gives way to it.
+        room = max(SENTENCE // 6, SENTENCE - len(said) - len(rest))
+        return ArtefactError(f"{said}{shorten(str(folder), most=room)}{rest}")
 
     def _read_tensors(self, folder: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
         name = index.get("tensors")
