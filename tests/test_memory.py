@@ -97,10 +97,9 @@ class Squares(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         found = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(found):
-            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in given:
-                if leaf.untyped_storage().nbytes() >= self.least:
-                    self.made.append(leaf.untyped_storage().nbytes())
+        storages = [leaf.untyped_storage() for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+        new = [storage.nbytes() for storage in storages if storage.data_ptr() not in given]
+        self.made += [size for size in new if size >= self.least]
         return found
 
 
