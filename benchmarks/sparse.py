@@ -15,7 +15,7 @@ The ways, and the shares of removed cells, take turns within every round. Patter
 *Limit* is how many times fewer operations, and bytes, the plan has than dense attention: no kernel that computes blocks
 of 16 queries can gain more than the first where it computes, than the second where it waits for memory. *Mass* is the
 share of the average attention on kept cells, where averages are known. Times are medians of CPU seconds (wall seconds
-with several threads). Peak memory is that of processes that do nothing else. A part of the table:
+with several threads). Peak memory is that of processes that do nothing else, the median of three. A part of the table:
 ``--what operation --kinds band --lengths 384 --removed 0.9 --threads 1 --no-memory``.
 """
 
@@ -257,11 +257,11 @@ def peak(row: Row, way: str) -> float:
 
 
 def peak_apart(row: Row, way: str) -> float:
-    """Peak memory of one way in a process of its own."""
+    """Peak memory of one way in a process of its own, the median of three, which differ by a few per cent."""
     given = [row.what, row.kind, str(row.length), str(row.removed), str(row.threads), way]
     command = [sys.executable, __file__, "--peak", *given]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    done = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
+    return statistics.median(float(json.loads(each.stdout.splitlines()[-1])) for each in done)
 
 
 def cost_of(row: Row, edit: Edit) -> tuple[PlanCost, PlanCost]:

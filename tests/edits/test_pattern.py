@@ -504,3 +504,25 @@ def test_empty_averages_are_refused() -> None:
 def test_fields_of_the_wrong_type_are_refused(wrong: Any) -> None:
     with pytest.raises(ParameterError, match=next(iter(wrong))):
         SparsePattern(torch.rand(1, 3, 3), 0.5, **wrong)
+
+
+def test_the_mass_that_is_kept_of_other_texts() -> None:
+    averages, others = average_of_o8(), Mean()
+    for layer in range(2):
+        weights = torch.softmax(torch.randn(3, 2, 5, 5, generator=torch.Generator().manual_seed(layer)), -1)
+        others.update(weights, None, Site(f"layer.{layer}", "encoder", layer, 2))
+    pattern = SparsePattern(averages, 0.5, unseen="prune", others=others)
+    assert pattern.kept_mass(averages) == pytest.approx(pattern.total.kept_mass)
+    # The other texts are longer by one token, whose cells go.
+    kept, mass = 0.0, 0.0
+    for layer in range(2):
+        matrix = others.matrix(others.sites[layer]).double()
+        kept += float((matrix[:, :4, :4] * ~cells_of(pattern, f"layer.{layer}")).sum())
+        mass += float(matrix.sum())
+    assert pattern.kept_mass(others) == pytest.approx(kept / mass)
+    assert pattern.note() == f"{pattern.total}, of other texts {kept / mass:.1%}"
+    assert torch.equal(cells_of(pattern, "layer.0"), cells_of(SparsePattern(averages, 0.5, unseen="prune"), "layer.0"))
+    with pytest.raises(ParameterError, match="others must be a Mean"):
+        SparsePattern(averages, 0.5, others=TWO)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="empty"):
+        SparsePattern(averages, 0.5, others=Mean())

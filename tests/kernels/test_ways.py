@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from attrim.baking.carrying import carrying
 from attrim.core.site import Select
 from attrim.kernels import rates as timing
 from attrim.kernels import team, ways
-from attrim.kernels.rates import Rates, measure_rates, rates
+from attrim.kernels.rates import Rates, Timing, measure_rates, rates
 from attrim.kernels.sparse import SparsePlan, attend_sparse
 from attrim.kernels.ways import Choice, HeadPattern, Way, choose, kept_cells, patterns_of
 from baked_models import ANIMALS
@@ -137,14 +139,14 @@ def test_rates_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("ATTRIM_CACHE", str(tmp_path / "cache"))
     measured: list[int] = []
 
-    def measure(dtype: torch.dtype, size: int, length: int) -> Rates:
+    def measure(dtype: torch.dtype, size: int, length: int) -> Timing:
         measured.append(length)
-        return EQUAL
+        return Timing(EQUAL, 0.01, time.time())
 
     monkeypatch.setattr(timing, "measure_rates", measure)
 
     def ask(length: int) -> Rates:
-        timing._kept.cache_clear()  # as a new process would
+        timing._used.clear()  # as a new process would
         return rates(torch.float32, 64, length)
 
     assert ask(100) == EQUAL == ask(128)
@@ -160,20 +162,73 @@ def test_rates_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.Mo
         assert measured == [128]
         ask(128)
         assert measured == [128], "it was written again"
-    timing._kept.cache_clear()
+    timing._used.clear()
+
+
+def test_seconds_of_a_busy_machine_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are used, but every process measures again until two rounds agree, and the steadiest are kept."""
+    monkeypatch.setenv("ATTRIM_CACHE", str(tmp_path))
+    now, month = time.time(), timing.OLD * 86400
+    measured: list[Timing] = []
+
+    def ask(*given: tuple[float, float, float]) -> float:
+        """What a new process takes for the seconds of a dense cell, where it would measure what is given."""
+        coming = [Timing(dataclasses.replace(EQUAL, dense=dense), spread, at) for dense, spread, at in given]
+
+        def measure(*_: object) -> Timing:
+            measured.append(coming.pop(0))
+            return measured[-1]
+
+        monkeypatch.setattr(timing, "measure_rates", measure)
+        timing._used.clear()
+        return rates(torch.float32, 64, 128).dense
+
+    assert ask((3.0, 0.5, now)) == 3.0
+    assert "while it was busy" in str(timing.source())
+    assert ask((4.0, 0.8, now)) == 3.0
+    assert ask((2.0, 0.3, now)) == 2.0
+    assert ask((1.0, 0.05, now - 2 * month)) == 1.0
+    assert len(measured) == 4
+    # What is old is measured again, and kept all the same where that does not go well.
+    assert ask((5.0, 0.4, now)) == 1.0
+    assert ask((1.5, 0.07, now)) == 1.5
+    assert len(measured) == 6
+    assert ask() == 1.5, "nothing is measured"
+    assert "while it was busy" not in str(timing.source())
+    assert str(tmp_path / timing.FILE) in str(timing.source())
+    timing._used.clear()
+
+
+def test_rounds_go_on_until_two_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spread_of(lengths: list[float]) -> tuple[float, float, int]:
+        clock, taken = [0.0], iter(lengths)
+        monkeypatch.setattr(timing.time, "process_time", lambda: clock[0])
+
+        def way() -> None:
+            clock[0] += next(taken)
+
+        least, spread = timing._timed({"one": way})
+        return least["one"] * torch.get_num_threads(), spread, len(list(taken))
+
+    assert spread_of([9, 2.0, 3, 4, 2.1]) == (2.0, pytest.approx(0.05), 0)
+    assert spread_of([9, 2.0, 3, 4, 5, 5, 1.0, 5, 1.05, 7, 7]) == (1.0, pytest.approx(0.05), 2)
+    rising = [1.2**number for number in range(timing.MOST_ROUNDS + 1)]
+    assert spread_of(rising) == (1.2, pytest.approx(0.2), 0)
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ATTRIM_CACHE", str(tmp_path / "file" / "cache"))
-    monkeypatch.setattr(timing, "measure_rates", lambda *_: EQUAL)
-    timing._kept.cache_clear()
+    monkeypatch.setattr(timing, "measure_rates", lambda *_: Timing(EQUAL, 0.01, time.time()))
+    timing._used.clear()
     assert rates(torch.float32, 64, 128) == EQUAL
-    timing._kept.cache_clear()
+    timing._used.clear()
 
 
 def test_measured_rates_are_seconds() -> None:
-    found = measure_rates(torch.float32, 16, 128)
+    timed = measure_rates(torch.float32, 16, 128)
+    found = timed.rates
+    assert 0 <= timed.spread and 0 <= time.time() - timed.measured < 600
     assert all(0 <= value < 1e-3 for value in vars(found).values())
     assert min(found.dense, found.masked, found.computed) > 0
 

@@ -133,7 +133,9 @@ def _plan(call: Call, edges: Edges, edits: Chosen) -> SparsePlan | None:
     if name not in known:
         if len(known) >= MOST_KEPT:
             known.clear()
-        known[name] = make_plan(whole_call(call.site, call.heads, size), edits, reorder=True, causal=causal)
+        plan = make_plan(whole_call(call.site, call.heads, size), edits, reorder=True, causal=causal)
+        # Sites of the same pattern share a plan, which for long texts has megabytes.
+        known[name] = next((other for other in known.values() if plan is not None and plan.equals(other)), plan)
     return known[name]
 
 

@@ -21,6 +21,7 @@ from ..kernels import attend as kernel
 from . import dropping
 from .install import NAME, before
 from .masks import FORBIDDEN, MaskFacts, allowed_by, note_offsets
+from .masks import additive as as_additive
 from .recorder import current_recorder
 from .session import Firing
 from .softmax import SoftmaxMode
@@ -86,14 +87,20 @@ def switchable(model: nn.Module) -> list[Any]:
 
 
 def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Tensor:
-    """The additive mask that stock eager attention gets, never skipped, with the offsets of a cache noted.
+    """The mask of stock attention (boolean for SDPA, else additive), never skipped, with a cache's offsets noted.
 
     Without a mask function under our name transformers would pass no mask at all, and causality would be lost.
     """
-    from transformers.masking_utils import eager_mask
+    from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-    arguments["allow_is_bidirectional_skip"] = False
-    mask = eager_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
+    config, queries = arguments.get("config"), arguments["q_length"]
+    make = sdpa_mask if config is not None and before(config) in SDPA else eager_mask
+    arguments |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
+    if arguments.get("mask_function") is bidirectional_mask_function:
+        arguments["q_length"] = 1  # one row serves all queries
+    with torch.inference_mode(False):  # what is known about the mask may serve a pass that is not one of inference
+        mask = make(q_offset=q_offset, kv_offset=kv_offset, **arguments)
+        mask = mask.expand(-1, -1, queries, -1)
     note_offsets(mask, q_offset, kv_offset)
     return mask
 
@@ -116,14 +123,14 @@ def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
     stock = eager(module)
-    additive_mask = additive(attention_mask, query.dtype)
     shape = query.shape[-2], key.shape[-2]
     recorder = current_recorder()
     if recorder is not None:
         recorder.note_interface(module, query.shape[1], allowed_by(attention_mask, shape, query.device))
         with recorder.pause():  # the stock function's own softmax is this event, not another one
-            return stock(module, query, key, value, additive_mask, **arguments)
+            return stock(module, query, key, value, additive(attention_mask, query.dtype), **arguments)
     firing = Firing(module)
+    mask = None
     if firing.site is not None:
         mask = MaskFacts.of(
             attention_mask,
@@ -145,6 +152,8 @@ def _attend(
             # Our mask function gives a mask always. SDPA takes longer with one, and does not leave out what comes after
             # a causal query, so transformers leaves the mask out where it says nothing more than this.
             additive_mask, arguments = None, {**arguments, "is_causal": mask.structure == "causal"}
+        else:
+            additive_mask = additive(attention_mask, query.dtype, mask)
         return stock(module, query, key, value, additive_mask, **arguments)
     # As above, dropout is left to the stock function: a model in training mode may run without gradients, too.
     drops = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
@@ -161,6 +170,7 @@ def _attend(
     for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
         if plan.touches(moment):
             plan.watch(moment, *_tokens(tensor, real, call))
+    additive_mask = additive(attention_mask, query.dtype, mask)
     if plan.needs_weights:
         attention = _EditedSoftmax(plan, call, key.shape[-2])
         with SoftmaxMode(attention):
@@ -244,11 +254,11 @@ def eager(module: nn.Module) -> Callable[..., Attended]:
     return eager_attention_forward
 
 
-def additive(attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """The mask as stock eager attention wants it: boolean masks that a user passed become additive."""
+def additive(attention_mask: Tensor | None, dtype: torch.dtype, facts: MaskFacts | None = None) -> Tensor | None:
+    """The mask as stock eager attention wants it: boolean ones become additive, once where their facts are known."""
     if attention_mask is None or attention_mask.dtype != torch.bool:
         return attention_mask
-    return torch.zeros_like(attention_mask, dtype=dtype).masked_fill(~attention_mask, torch.finfo(dtype).min)
+    return as_additive(attention_mask, dtype) if facts is None else facts.additive(dtype)
 
 
 def is_standard(module: nn.Module, arguments: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..core.call import Call
 from ..core.site import Site
 from ..errors import SiteError
-from ..kernels.blocks import Edges, Structure, find_edges, structure_of
+from ..kernels.blocks import Edges, Structure, find_edges, structure_of, unrepeated
 
 # Cells whose score is below this bar are forbidden. Masks add the dtype's minimum, -inf, -1e30, -65500 or, at the
 # least, -10000; position biases (ALiBi at 8000 tokens) stay above -5000.
@@ -62,6 +62,7 @@ class MaskFacts:
         self.allowed = allowed
         self.offsets = offsets
         self.padding_sees_itself = padding_sees_itself
+        self._additive: dict[torch.dtype, Tensor] = {}
 
     @classmethod
     def of(
@@ -111,7 +112,7 @@ class MaskFacts:
         seen = self.allowed
         queries, keys = seen.shape[-2:]
         if not (self.padding_sees_itself and queries == keys and keys > 1):
-            return seen.flatten(1, 2).any(1)
+            return unrepeated(seen).flatten(1, 2).any(1).expand(len(seen), keys)
         real = (seen & ~torch.eye(keys, dtype=torch.bool, device=seen.device)).flatten(1, 2).any(1)
         if not bool(seen.triu(1).any()):
             # No later query is there to see the last token of a causal text, which is as real as the one before it.
@@ -135,6 +136,13 @@ class MaskFacts:
     def structure(self) -> Structure | None:
         """What the mask amounts to where SDPA needs none for it; None where it needs one."""
         return None if self.edges is None else structure_of(self.edges, self.allowed.shape[-1])
+
+    @torch.inference_mode(False)
+    def additive(self, dtype: torch.dtype) -> Tensor:
+        """The allowed cells as stock eager attention wants them, made where something asks for it, once a dtype."""
+        if dtype not in self._additive:
+            self._additive[dtype] = additive(self.allowed, dtype)
+        return self._additive[dtype]
 
     @functools.cached_property
     @torch.inference_mode(False)
@@ -192,7 +200,7 @@ def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device
     """The allowed cells ``[B|1, H|1, Q, K]`` of a boolean or additive mask; None allows everything."""
     queries, keys = shape
     if mask is None:
-        return torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device).expand(1, 1, queries, keys)
     # Detached, because a view would keep the mask alive for as long as its facts are cached.
     mask = mask.detach()[..., :keys]
     if mask.shape[-1] not in (1, keys):
@@ -200,8 +208,18 @@ def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device
             f"The attention mask is about {mask.shape[-1]} keys but there are {keys}, as with prefix tuning; "
             "pass an attention_mask to the model, which is then extended to all keys."
         )
-    allowed = mask if mask.dtype == torch.bool else mask > FORBIDDEN
-    return allowed.expand(*allowed.shape[:2], queries, keys)
+    if mask.dtype != torch.bool:
+        allowed = unrepeated(mask) > FORBIDDEN
+    else:
+        allowed = unrepeated(mask).clone() if mask.is_inference() else mask
+    return allowed.expand(*mask.shape[:2], queries, keys)
+
+
+def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Allowed cells as a mask that stock eager attention adds to scores."""
+    cells = unrepeated(allowed)
+    mask = torch.zeros(cells.shape, dtype=dtype, device=cells.device).masked_fill_(~cells, torch.finfo(dtype).min)
+    return mask.expand(allowed.shape)
 
 
 def allowed_in(scores: Tensor) -> Tensor:

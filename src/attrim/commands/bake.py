@@ -98,6 +98,8 @@ class Bake(Command, Source):
 
     def _notes(self, timed: Speed | None, carried: bool, heads: Sequence[SiteHeads]) -> list[str]:
         """What is to be said beside the tables."""
+        from ..kernels.rates import source
+
         if self.dry_run:
             notes = ["Nothing is written: this is a dry run."]
         else:
@@ -121,6 +123,7 @@ class Bake(Command, Source):
         if known:
             gain = sum(site.dense_seconds or 0.0 for site in known) / sum(site.seconds or 0.0 for site in known)
             notes.append(f"The attention of these sites should be {gain:.2f} x as fast as before on this machine.")
+            notes += filter(None, [source()])
         if not any(site.sparse for site in heads):
             notes.append(
                 "Leaving cells out gains nothing here, so the model runs dense, with a mask."

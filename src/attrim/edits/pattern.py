@@ -90,6 +90,7 @@ class SparsePattern(Edit):
     as_coded : the rule of the released code: nearest-rank percentile of a layer's cells, structural zeros among them,
         and everything up to it removed, within a bounding block that is one short (``fairseq``, ``bert``) or not
         (``transformer-xl``); or a linear percentile of each head (``llama``).
+    others : averages of other texts, which choose nothing: :meth:`note` says how much of their attention is kept, too.
     """
 
     carried = True
@@ -109,6 +110,9 @@ class SparsePattern(Edit):
     unseen: Unseen = field(default="keep", kw_only=True)
     empty: Empty = field(default="zero", kw_only=True)
     as_coded: AsCoded = field(default="no", kw_only=True)
+    others: Mean | None = field(
+        default=None, kw_only=True, metadata={"parse": load_pattern_averages, "label": False}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,7 +137,9 @@ class SparsePattern(Edit):
             self._check_as_coded()
         if not isinstance(self.averages, Mean):
             check_matrices(self.averages, "averages", boolean=False)
-        elif not self.averages.records:
+        if self.others is not None and not isinstance(self.others, Mean):
+            raise ParameterError(f"others must be a Mean stat of other texts, not {shorten(self.others)}.")
+        if any(isinstance(given, Mean) and not given.records for given in (self.averages, self.others)):
             raise DataError("The averages are empty: nothing was measured; measure texts with the stat 'mean' first.")
 
     def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
@@ -153,8 +159,21 @@ class SparsePattern(Edit):
         self.mask.check(sites)
 
     def note(self) -> str:
-        """How sparse all sites are together."""
-        return str(self.total)
+        """How sparse all sites are together, and what is kept of the attention of other texts."""
+        held_out = "" if self.others is None else f", of other texts {self.kept_mass(self.others):.1%}"
+        return f"{self.total}{held_out}"
+
+    def kept_mass(self, averages: Mean) -> float:
+        """The share of average attention, such as that of other texts, on cells that are kept."""
+        kept = mass = 0.0
+        for site, heads in self.select.resolve(averages.sites).items():
+            # A cell with no text has no average.
+            cells = torch.where(averages.counts(site) > 0, averages.matrix(site), 0.0)[list(heads)].double()
+            seen = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, *cells.shape[1:])
+            removed = self.mask.removed(Call(site, seen, seen[0, :, :, 0], seen[0, :, 0], heads))[0]
+            mass += float(cells.sum())
+            kept += float((cells * ~removed).sum())
+        return kept / mass if mass else 1.0
 
     def to_save(self) -> Edit:
         """The mask, which says all that the pattern does and is far smaller than averages."""

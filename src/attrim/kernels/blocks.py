@@ -43,11 +43,26 @@ def find_edges(allowed: Tensor) -> Edges | None:
     """The spans of allowed cells ``[B|1, H|1, Q, K]``; None where heads differ or the keys of a query have gaps."""
     if allowed.shape[1] != 1:
         return None
-    cells = allowed[:, 0]
-    size = cells.sum(-1)
-    start = cells.int().argmax(-1)
-    stop = torch.where(size > 0, cells.shape[-1] - cells.flip(-1).int().argmax(-1), start)
-    return (start, stop) if torch.equal(stop - start, size) else None
+    cells = unrepeated(allowed[:, 0]).expand(-1, -1, allowed.shape[-1]).view(torch.uint8)
+    found = []
+    # Some queries at a time, because the copy that is turned round would be as large as the mask.
+    for part in cells.split(max(1, CELLS // max(1, len(cells) * cells.shape[-1])), dim=1):
+        size, start = part.sum(-1), part.argmax(-1)
+        stop = torch.where(size > 0, part.shape[-1] - part.flip(-1).argmax(-1), start)
+        if not torch.equal(stop - start, size):
+            return None
+        found.append((start, stop))
+    starts, stops = zip(*found, strict=True)
+    shape = len(allowed), allowed.shape[2]
+    return torch.cat(starts, 1).expand(shape).contiguous(), torch.cat(stops, 1).expand(shape).contiguous()
+
+
+def unrepeated(tensor: Tensor) -> Tensor:
+    """A view of an expanded tensor with one entry on each axis along which it only repeats itself."""
+    for axis, step in enumerate(tensor.stride()):
+        if step == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 Structure = Literal["whole", "causal"]

@@ -147,6 +147,13 @@ class SparsePlan:
             causal,
         )
 
+    def equals(self, other: SparsePlan | None) -> bool:
+        """Whether another plan says the same."""
+        if other is None or (self.queries, self.keys, self.causal) != (other.queries, other.keys, other.causal):
+            return False
+        arrays = ("pattern_of", "block_begin", "rows", "column_begin", "columns", "kept")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+
     @functools.cached_property
     def most_columns(self) -> int:
         """The columns of the largest block."""
