@@ -15,7 +15,7 @@ from attrim.kernels import blocks as cutting
 from attrim.kernels import team
 from attrim.kernels.attend import attend
 from attrim.kernels.blocks import Block, Spans, blocks, find_edges
-from attrim.kernels.feed import BinBuffers, Extent, Feed, supports
+from attrim.kernels.feed import BinBuffers, Extent, Feed, divide
 from attrim.stats import Histogram, Mean, Moments, Sample
 from attrim.stats.base import Stat
 from attrim.stats.bins import BINS
@@ -146,7 +146,7 @@ def test_blocks_cover_every_cell_once_and_stay_small() -> None:
         assert (seen[allowed.expand_as(seen)] == 1).all()
 
 
-@pytest.mark.parametrize("case", ["gaps", "heads", "gradient", "half", "stats", "rows", "twice", "not built"])
+@pytest.mark.parametrize("case", ["gaps", "heads", "gradient", "half", "not built", "not fused", "nothing"])
 def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = masks()["full"].clone()
     if case == "gaps":
@@ -159,15 +159,13 @@ def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pyte
         query.requires_grad_()
     if case == "half":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-    if case == "stats":
-        stats.append((Sample(count=1), ALL))
-    if case == "rows":
-        stats = [(Histogram(rows=True), ALL)]
-    if case == "twice":
-        stats = stats * 2
     if case == "not built":
         monkeypatch.setattr(team, "available", lambda: False)
-    assert attend(query, key, value, call, find_edges(call.allowed), 0.5, stats) is None
+    if case == "not fused":  # without the fused pass there are no weights to show
+        monkeypatch.setattr(team, "path", lambda: team.PATHS.index("torch"))
+        stats.append((Sample(count=1), ALL))
+    watching = [] if case == "nothing" else stats
+    assert attend(query, key, value, call, find_edges(call.allowed), 0.5, watching) is None
     assert not stats[0][0].state()[0]
 
 
@@ -203,18 +201,21 @@ def test_a_subclass_that_watches_in_its_own_way_is_not_compiled() -> None:
             super().watch(2 * tensor, call)
 
     *_, call, _ = problem(masks()["full"])
-    assert supports([(Mean(), ALL)], call)
-    assert not supports([(Doubled(), ALL)], call)
+    plain, doubled = Mean(), Doubled()
+    assert divide([(doubled, ALL), (plain, ALL)], call) == ([(plain, ALL)], [(doubled, ALL)])
 
 
 def test_facts_about_rows_ask_for_the_fused_pass() -> None:
     call = problem(masks()["full"])[3]
-    assert supports([(Moments(), ALL), (Mean(), ALL)], call)
-    assert not supports([(Moments(), ALL), (Mean(), ALL)], call, fused=False)
+    moments, mean = (Moments(), ALL), (Mean(), ALL)
+    assert divide([moments, mean], call) == ([moments, mean], [])
+    assert divide([moments, mean], call, fused=False) == ([mean], [moments])
 
 
-def test_supports_nothing_when_nothing_is_watched() -> None:
-    assert not supports([], problem(masks()["full"])[3])
+def test_the_second_stat_of_a_kind_is_shown_the_weights() -> None:
+    call = problem(masks()["full"])[3]
+    stats = [(Histogram(), ALL), (Mean(), ALL), (Histogram(), (1,)), (Histogram(rows=True), ALL)]
+    assert divide(stats, call) == (stats[:2], stats[2:])
 
 
 @pytest.mark.parametrize("kind", [Histogram, Mean])

@@ -146,19 +146,20 @@ def _attend(
             # a causal query, so transformers leaves the mask out where it says nothing more than this.
             additive_mask, arguments = None, {**arguments, "is_causal": mask.structure == "causal"}
         return stock(module, query, key, value, additive_mask, **arguments)
+    for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
+        if plan.touches(moment):
+            plan.watch(moment, *_tokens(tensor, real, call))
     if _may_fuse(module, plan, firing.fast, arguments):
-        output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats, plan.edits)
+        watching = [(stat, heads) for stat, heads in plan.stats if stat.moment == "weights"]
+        output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), watching, plan.edits)
         if output is not None:
-            return output, None
+            return _watched_output(plan, output, call), None
     # As above, dropout is left to the stock function: a model in training mode may run without gradients, too.
     droppable = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
     if droppable and is_standard(module, arguments):
         output = dropping.attend(query, key, value, call, mask.edges, plan.edits)
         if output is not None:
             return output, None
-    for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
-        if plan.touches(moment):
-            plan.watch(moment, *_tokens(tensor, real, call))
     if plan.needs_weights:
         attention = _EditedSoftmax(plan, call, key.shape[-2])
         with SoftmaxMode(attention):
@@ -170,9 +171,12 @@ def _attend(
             )
     else:
         output, weights = stock(module, query, key, value, additive_mask, **arguments)
-    if plan.touches("output"):
-        output = plan.output(output.transpose(1, 2), call).transpose(1, 2)
-    return output, weights
+    return _watched_output(plan, output, call), weights
+
+
+def _watched_output(plan: Plan, output: Tensor, call: Call) -> Tensor:
+    """The outputs ``[B, Q, H, D]`` of the heads, edited and watched."""
+    return plan.output(output.transpose(1, 2), call).transpose(1, 2) if plan.touches("output") else output
 
 
 def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, Any]) -> bool:
@@ -181,6 +185,8 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     Without stats, which say so themselves, that depends on the model. Dropout and gradients are left to the stock
     function, and a tracer would not see what a kernel does.
     """
+    if not plan.needs_weights or plan.touches("scores"):
+        return False
     forgotten = fast if plan.stats else before(module.config) in SDPA and not arguments.get("output_attentions")
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()

@@ -109,7 +109,7 @@ class AttendParameters(ctypes.Structure):
         ("key", ctypes.c_void_p),  # float32 [examples, heads / group, keys, size]
         ("value", ctypes.c_void_p),  # float32 [examples, heads / group, keys, value_size]
         ("output", ctypes.c_void_p),  # float32 [examples, queries, heads, value_size]
-        ("weights", ctypes.c_void_p),  # float32 [examples, heads, queries, keys]: gets the weights, for tests; NULL
+        ("weights", ctypes.c_void_p),  # float32 [examples, heads, queries, keys]: gets the weights; NULL
         ("examples", ctypes.c_int64),
         ("heads", ctypes.c_int64),
         ("group", ctypes.c_int64),  # how many heads share keys and values
