@@ -16,10 +16,10 @@ from attrim.kernels import team
 from attrim.kernels.attend import attend
 from attrim.kernels.blocks import Block, Spans, blocks, find_edges
 from attrim.kernels.feed import BinBuffers, Extent, Feed, divide
-from attrim.stats import Histogram, Mean, Moments, Sample
+from attrim.stats import Histogram, Majority, Mean, Moments, Sample
 from attrim.stats.base import Stat
 from attrim.stats.bins import BINS
-from calls import assert_equal
+from calls import assert_equal, assert_moments
 
 HEADS = 4
 ALL = tuple(range(HEADS))
@@ -212,13 +212,50 @@ def test_facts_about_rows_ask_for_the_fused_pass() -> None:
     assert divide([moments, mean], call, fused=False) == ([mean], [moments])
 
 
+@pytest.mark.skipif(not team.available() or team.PATHS[team.path()] == "torch", reason="there is no fused pass here")
+@pytest.mark.parametrize("cells", [cutting.CELLS, 700, 1])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", masks())
+def test_other_stats_are_shown_the_weights(kind: str, groups: int, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of examples at a time, beside stats that the pass feeds; each stat sees its own heads."""
+
+    class Keep(Stat):
+        def __init__(self) -> None:
+            self.seen: list[tuple[Tensor, Call]] = []
+
+        def watch(self, tensor: Tensor, call: Call) -> None:
+            self.seen.append((tensor, call))  # not copied: later examples must not change it
+
+    monkeypatch.setattr(fused, "CELLS", cells)
+    query, key, value, call, weights = problem(masks()[kind], groups)
+    keep, sample, histogram, mean, moments = Keep(), Sample(count=3), Histogram(), Mean(), Moments()
+    stats = [(keep, ALL), (sample, (1, 2)), (histogram, ALL), (mean, (0, 3)), (moments, ALL)]
+    output = attend(query, key, value, call, find_edges(call.allowed), 0.5, stats)
+    assert output is not None
+    seen = torch.cat([tensor for tensor, _ in keep.seen])
+    assert len(keep.seen) == {cutting.CELLS: 1, 700: 2, 1: 3}[cells]
+    assert [(part.first, part.batch) for _, part in keep.seen] == {
+        cutting.CELLS: [(0, 3)], 700: [(0, 3), (2, 3)], 1: [(0, 3), (1, 3), (2, 3)],
+    }[cells]  # fmt: skip
+    torch.testing.assert_close(seen, weights * call.allowed, atol=1e-6, rtol=1e-5)
+    whole = Histogram(), Mean(), Sample(count=3), Moments()
+    for stat, heads in zip(whole, (ALL, (0, 3), (1, 2), ALL), strict=True):
+        stat.watch(seen[:, list(heads)], call.for_heads(heads))
+    for ours, plain in zip((histogram, mean, sample), whole, strict=False):
+        assert_equal(ours, plain)
+    assert_moments(moments, whole[3])
+    some = call.allowed.any(-1)[:, 0].expand(3, -1)
+    expected = (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2)
+    torch.testing.assert_close(output[some], expected[some], atol=1e-5, rtol=1e-5)
+
+
 def test_the_second_stat_of_a_kind_is_shown_the_weights() -> None:
     call = problem(masks()["full"])[3]
     stats = [(Histogram(), ALL), (Mean(), ALL), (Histogram(), (1,)), (Histogram(rows=True), ALL)]
     assert divide(stats, call) == (stats[:2], stats[2:])
 
 
-@pytest.mark.parametrize("kind", [Histogram, Mean])
+@pytest.mark.parametrize("kind", [Histogram, Mean, Sample, Majority])
 def test_nan_is_refused(kind: type[Stat]) -> None:
     query, key, value, call, _ = problem(masks()["full"])
     query[0, 0, 0, 0] = float("nan")

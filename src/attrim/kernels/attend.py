@@ -159,9 +159,9 @@ def _by_examples(
         shape = examples.stop - first, heads, queries, keys
         # Memory of its own for each part, because a stat may keep what it is shown. Cells that are not allowed are 0.
         weights = query.new_empty(shape) if own.covers(keys) else query.new_zeros(shape)
-        output[examples] = fused(
-            query[examples], key[examples], value[examples], scaling, own, Feed.begin(part, own, fed), operations, weights
-        )
+        feed = Feed.begin(part, own, fed)
+        tensors = query[examples], key[examples], value[examples]
+        output[examples] = fused(*tensors, scaling, own, feed, operations, weights)
         for stat, chosen in shown:
             show(stat, chosen, weights, part)
         del weights  # before the next part gets its own
