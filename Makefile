@@ -13,7 +13,7 @@ help:
 	@echo "make demo | browser | test | test-all | fuzz | kills | lint | format | types | bench | clean"
 
 # torch comes first and alone, so that a build for this machine (CPU only, say) that pip knows of is taken.
-$(READY): pyproject.toml constraints.txt src/attrim/kernels/compiled.c src/attrim/kernels/fused.h src/attrim/kernels/sparse.h
+$(READY): pyproject.toml constraints.txt src/attrim/kernels/compiled.c src/attrim/kernels/fused.h src/attrim/kernels/rows.h src/attrim/kernels/sparse.h
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo,gguf]'

@@ -60,6 +60,8 @@ OURS = {
     "both": Row("(k) attrim Threshold then Quantize", edits=(BAR, CODEBOOK), target=EDITED),
     "edited": Row("(l) attrim Threshold, Histogram + Mean", ("histogram", "mean"), (BAR,)),
 }
+WITH_OPTIONS = ("histogram:rows=true", f"row-distance:edits=[{BAR}]")
+"""Stats that do more than without options, for ``--every-stat``."""
 DEFAULT_ROWS = ("sdpa", "eager", "numpy", "attrim")
 INPUTS = ("full", "padded", "causal")
 SHAPES = {"bert-base": 8, "minilm": 16}
@@ -146,10 +148,10 @@ def row_of(name: str) -> Row:
     return OURS.get(name) or Row(name, (name,))
 
 
-def time_rows(shape: str, given: str, rounds: int, names: list[str]) -> dict[str, list[float]]:
-    """Seconds of every row in every round; all rows of a round get the same batch."""
+def time_rows(shape: str, size: int, given: str, rounds: int, names: list[str]) -> dict[str, list[float]]:
+    """Seconds of every row in every round; all rows of a round get the same batch of ``size`` examples."""
     model, folder = build(shape, given == "causal")
-    data = batches(folder, SHAPES[shape], 4, given == "padded")
+    data = batches(folder, size, 4, given == "padded")
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     rows = {name: way(name) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in rows}
@@ -166,14 +168,14 @@ def time_rows(shape: str, given: str, rounds: int, names: list[str]) -> dict[str
     return seconds
 
 
-def peak(shape: str, given: str, row: str) -> float:
+def peak(shape: str, size: int, given: str, row: str) -> float:
     """Peak memory in MiB of this process after three batches.
 
     Linux counts the memory of the parent in ``ru_maxrss`` of a process that it starts, but not in ``VmHWM``.
     """
     model, folder = build(shape, given == "causal")
     run = way(row)
-    for batch in batches(folder, SHAPES[shape], 3, given == "padded"):
+    for batch in batches(folder, size, 3, given == "padded"):
         run(model, batch)
     status = Path("/proc/self/status")
     if status.exists():
@@ -181,9 +183,9 @@ def peak(shape: str, given: str, row: str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def peak_apart(shape: str, given: str, row: str) -> float:
+def peak_apart(shape: str, size: int, given: str, row: str) -> float:
     """Peak memory of a row: the median of five processes, because that of one varies by several per cent."""
-    command = [sys.executable, __file__, "--peak", shape, given, row]
+    command = [sys.executable, __file__, "--peak", shape, str(size), given, row]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(5)]
     return statistics.median(json.loads(run.stdout.splitlines()[-1]) for run in runs)
 
@@ -194,17 +196,17 @@ def ratios(seconds: dict[str, list[float]], to: str) -> dict[str, float]:
     return {row: statistics.median(mine / other for mine, other in own) for row, own in pairs.items()}
 
 
-def report(shape: str, given: str, rounds: int, names: list[str], with_memory: bool) -> bool:
+def report(shape: str, size: int, given: str, rounds: int, names: list[str], with_memory: bool) -> bool:
     """Print the table of one shape; whether all targets are met."""
     from rich.console import Console
     from rich.table import Table
 
-    seconds = time_rows(shape, given, rounds, names)
-    memory = {row: peak_apart(shape, given, row) for row in names} if with_memory else {}
+    seconds = time_rows(shape, size, given, rounds, names)
+    memory = {row: peak_apart(shape, size, given, row) for row in names} if with_memory else {}
     to_plain = ratios(seconds, "sdpa")
     to_eager = ratios(seconds, "eager") if "eager" in names else {}
     table = Table(
-        title=f"{shape}, {SHAPES[shape]} x {LENGTH} tokens, {given}, {rounds} rounds, {torch.get_num_threads()} threads"
+        title=f"{shape}, {size} x {LENGTH} tokens, {given}, {rounds} rounds, {torch.get_num_threads()} threads"
     )
     for column in ("", "seconds", "x (a)", "target", "x (b)", "peak MiB", "x (a)"):
         table.add_column(column, justify="right" if column else "left")
@@ -244,22 +246,24 @@ def main() -> None:
     parser.add_argument("--without-memory", action="store_true", help="leave out peak memory, which takes processes")
     parser.add_argument("--input", choices=INPUTS, default="full", help="full batches, padded ones, causal attention")
     parser.add_argument("--threads", type=int, help="torch's threads (default: all cores)")
-    parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, help="examples in a batch (default: 8 of BERT-base, 16 of MiniLM)")
+    parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.peak:
-        print(json.dumps(peak(*options.peak)))
+        shape, size, given, row = options.peak
+        print(json.dumps(peak(shape, int(size), given, row)))
         return
     names = [row for row in known if row in {"sdpa", *options.rows}]
     if options.every_stat:
         from attrim.core.registry import STATS
 
-        names = ["sdpa", "eager", *STATS]
+        names = ["sdpa", "eager", *STATS, *WITH_OPTIONS]
     met = [
-        report(shape, options.input, options.rounds, names, not options.without_memory)
+        report(shape, options.batch or SHAPES[shape], options.input, options.rounds, names, not options.without_memory)
         for shape in options.shape or SHAPES
     ]
     print("All targets are met." if all(met) else "Some targets are missed.")

@@ -95,6 +95,40 @@ def look_up_case(random: numpy.random.Generator, generator: torch.Generator) -> 
     look_up(torch.cat([weights, special]), table)
 
 
+def rows_case(random: numpy.random.Generator, generator: torch.Generator) -> None:
+    """All facts about rows; some cells do not count, and some numbers are none."""
+    from attrim.core.site import Site
+    from attrim.errors import DataError
+    from attrim.kernels.feed import BinBuffers
+    from attrim.kernels.rows import describe
+    from attrim.stats.bins import BINS, bin_table
+
+    heads, queries, keys = (int(each) for each in random.integers(1, [4, 6, 90]))
+    weights = torch.softmax(6 * torch.randn(heads, queries, keys, generator=generator), -1)
+    weights[torch.rand(weights.shape, generator=generator) < 0.2] = float(
+        random.choice([0.0, 0.5, -0.1, 2.0**-149, 1.0])
+    )
+    shape = int(random.choice([1, heads])), queries, keys
+    valid = torch.rand(shape, generator=generator) < float(random.choice([0, 0.5, 0.98, 1]))
+    if random.random() < 0.2:
+        weights[0, 0, 0] = float(random.choice([numpy.nan, numpy.inf, -numpy.inf, 1e30]))
+    site, bins, levels = (
+        Site("rows", "encoder", 0, heads),
+        int(random.choice([1, 100, 3000])),
+        int(random.integers(1, 60)),
+    )
+    into = BinBuffers(tuple(range(heads)), torch.zeros(heads, BINS, dtype=torch.int64), torch.zeros(heads).long())
+    curves = torch.zeros(heads, bins, levels + 1, dtype=torch.int64)
+    single, double = (bin_table(1e-8, bins, dtype) for dtype in (torch.float32, torch.float64))
+    try:
+        describe(weights, valid, site, table=single, curves=curves, bars=[0.0, 0.1], majority=True, into=into)
+        before = describe(weights, valid, site, table=single, extremes=True)
+        assert before is not None
+        describe(weights.double(), valid, site, table=double, before=before.counts, sums=True)
+    except DataError:
+        assert not torch.isfinite(weights).all()
+
+
 def grid() -> None:
     """Every function, on every path that this machine has."""
     from attrim.kernels import _compiled, team
@@ -104,7 +138,7 @@ def grid() -> None:
         random, generator = numpy.random.default_rng(path), torch.Generator().manual_seed(path)
         for number in range(CASES):
             torch.set_num_threads(1 + number % 2)
-            for case in (fused_case, sparse_case, look_up_case):
+            for case in (fused_case, sparse_case, look_up_case, rows_case):
                 case(random, generator)
         print(team.PATHS[path], CASES, flush=True)
 

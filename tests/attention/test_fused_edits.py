@@ -16,7 +16,7 @@ from attrim.core.site import Select
 from attrim.edits.base import Edit
 from attrim.kernels import attend as kernel
 from attrim.kernels import team
-from attrim.stats import Histogram, Mean, Sample
+from attrim.stats import Histogram, Mean, Values
 from watching import noted_outputs, output_of
 from zoo import ZOO, Animal, batch
 
@@ -137,7 +137,7 @@ def test_what_the_kernel_cannot_do_is_left_to_the_reference(used: list[Tensor]) 
             model(**inputs)
         with attrim.edit(model, attrim.Threshold(top=2)):
             model(**inputs)
-        with attach(model, edits=[bar], stats=[Sample(count=1)], fast=True):
+        with attach(model, edits=[bar], stats=[Values(moment="scores", low=-100.0)], fast=True):
             model(**inputs)
         with attach(model, edits=[bar], stats=[Histogram()]):
             model(**inputs)

@@ -15,11 +15,11 @@ from attrim.kernels import blocks as cutting
 from attrim.kernels import team
 from attrim.kernels.attend import attend
 from attrim.kernels.blocks import Block, Spans, blocks, find_edges
-from attrim.kernels.feed import BinBuffers, Extent, Feed, supports
-from attrim.stats import Histogram, Mean, Moments, Sample
+from attrim.kernels.feed import BinBuffers, Extent, Feed, divide
+from attrim.stats import Histogram, Majority, Mean, Moments, Sample
 from attrim.stats.base import Stat
 from attrim.stats.bins import BINS
-from calls import assert_equal
+from calls import assert_equal, assert_moments
 
 HEADS = 4
 ALL = tuple(range(HEADS))
@@ -146,7 +146,7 @@ def test_blocks_cover_every_cell_once_and_stay_small() -> None:
         assert (seen[allowed.expand_as(seen)] == 1).all()
 
 
-@pytest.mark.parametrize("case", ["gaps", "heads", "gradient", "half", "stats", "rows", "twice", "not built"])
+@pytest.mark.parametrize("case", ["gaps", "heads", "gradient", "half", "not built", "not fused", "nothing"])
 def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = masks()["full"].clone()
     if case == "gaps":
@@ -159,15 +159,13 @@ def test_what_it_cannot_do_is_left_to_the_reference(case: str, monkeypatch: pyte
         query.requires_grad_()
     if case == "half":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-    if case == "stats":
-        stats.append((Sample(count=1), ALL))
-    if case == "rows":
-        stats = [(Histogram(rows=True), ALL)]
-    if case == "twice":
-        stats = stats * 2
     if case == "not built":
         monkeypatch.setattr(team, "available", lambda: False)
-    assert attend(query, key, value, call, find_edges(call.allowed), 0.5, stats) is None
+    if case == "not fused":  # without the fused pass there are no weights to show
+        monkeypatch.setattr(team, "path", lambda: team.PATHS.index("torch"))
+        stats.append((Sample(count=1), ALL))
+    watching = [] if case == "nothing" else stats
+    assert attend(query, key, value, call, find_edges(call.allowed), 0.5, watching) is None
     assert not stats[0][0].state()[0]
 
 
@@ -203,21 +201,61 @@ def test_a_subclass_that_watches_in_its_own_way_is_not_compiled() -> None:
             super().watch(2 * tensor, call)
 
     *_, call, _ = problem(masks()["full"])
-    assert supports([(Mean(), ALL)], call)
-    assert not supports([(Doubled(), ALL)], call)
+    plain, doubled = Mean(), Doubled()
+    assert divide([(doubled, ALL), (plain, ALL)], call) == ([(plain, ALL)], [(doubled, ALL)])
 
 
 def test_facts_about_rows_ask_for_the_fused_pass() -> None:
     call = problem(masks()["full"])[3]
-    assert supports([(Moments(), ALL), (Mean(), ALL)], call)
-    assert not supports([(Moments(), ALL), (Mean(), ALL)], call, fused=False)
+    moments, mean = (Moments(), ALL), (Mean(), ALL)
+    assert divide([moments, mean], call) == ([moments, mean], [])
+    assert divide([moments, mean], call, fused=False) == ([mean], [moments])
 
 
-def test_supports_nothing_when_nothing_is_watched() -> None:
-    assert not supports([], problem(masks()["full"])[3])
+@pytest.mark.skipif(not team.available() or team.PATHS[team.path()] == "torch", reason="there is no fused pass here")
+@pytest.mark.parametrize("cells", [cutting.CELLS, 700, 1])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", masks())
+def test_other_stats_are_shown_the_weights(kind: str, groups: int, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of examples at a time, beside stats that the pass feeds; each stat sees its own heads."""
+
+    class Keep(Stat):
+        def __init__(self) -> None:
+            self.seen: list[tuple[Tensor, Call]] = []
+
+        def watch(self, tensor: Tensor, call: Call) -> None:
+            self.seen.append((tensor, call))  # not copied: later examples must not change it
+
+    monkeypatch.setattr(fused, "CELLS", cells)
+    query, key, value, call, weights = problem(masks()[kind], groups)
+    keep, sample, histogram, mean, moments = Keep(), Sample(count=3), Histogram(), Mean(), Moments()
+    stats = [(keep, ALL), (sample, (1, 2)), (histogram, ALL), (mean, (0, 3)), (moments, ALL)]
+    output = attend(query, key, value, call, find_edges(call.allowed), 0.5, stats)
+    assert output is not None
+    seen = torch.cat([tensor for tensor, _ in keep.seen])
+    assert len(keep.seen) == {cutting.CELLS: 1, 700: 2, 1: 3}[cells]
+    assert [(part.first, part.batch) for _, part in keep.seen] == {
+        cutting.CELLS: [(0, 3)], 700: [(0, 3), (2, 3)], 1: [(0, 3), (1, 3), (2, 3)],
+    }[cells]  # fmt: skip
+    torch.testing.assert_close(seen, weights * call.allowed, atol=1e-6, rtol=1e-5)
+    whole = Histogram(), Mean(), Sample(count=3), Moments()
+    for stat, heads in zip(whole, (ALL, (0, 3), (1, 2), ALL), strict=True):
+        stat.watch(seen[:, list(heads)], call.for_heads(heads))
+    for ours, plain in zip((histogram, mean, sample), whole, strict=False):
+        assert_equal(ours, plain)
+    assert_moments(moments, whole[3])
+    some = call.allowed.any(-1)[:, 0].expand(3, -1)
+    expected = (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2)
+    torch.testing.assert_close(output[some], expected[some], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Histogram, Mean])
+def test_the_second_stat_of_a_kind_is_shown_the_weights() -> None:
+    call = problem(masks()["full"])[3]
+    stats = [(Histogram(), ALL), (Mean(), ALL), (Histogram(), (1,)), (Histogram(rows=True), ALL)]
+    assert divide(stats, call) == (stats[:2], stats[2:])
+
+
+@pytest.mark.parametrize("kind", [Histogram, Mean, Sample, Majority])
 def test_nan_is_refused(kind: type[Stat]) -> None:
     query, key, value, call, _ = problem(masks()["full"])
     query[0, 0, 0, 0] = float("nan")

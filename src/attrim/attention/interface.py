@@ -155,21 +155,21 @@ def _attend(
         else:
             additive_mask = additive(attention_mask, query.dtype, mask)
         return stock(module, query, key, value, additive_mask, **arguments)
+    for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
+        if plan.touches(moment):
+            plan.watch(moment, *_tokens(tensor, real, call))
     # As above, dropout is left to the stock function: a model in training mode may run without gradients, too.
     drops = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
     fuses = _may_fuse(module, plan, firing.fast, arguments)
     if (fuses or drops) and is_standard(module, arguments) and _only_forbids(attention_mask, mask):
         output = None
         if fuses:
-            scaling = arguments.get("scaling")
-            output = kernel.attend(query, key, value, call, mask.edges, scaling, plan.stats, plan.edits)
+            watching = [(stat, heads) for stat, heads in plan.stats if stat.moment == "weights"]
+            output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), watching, plan.edits)
         if drops and output is None:
             output = dropping.attend(query, key, value, call, mask.edges, plan.edits)
         if output is not None:
-            return output, None
-    for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
-        if plan.touches(moment):
-            plan.watch(moment, *_tokens(tensor, real, call))
+            return _watched_output(plan, output, call), None
     additive_mask = additive(attention_mask, query.dtype, mask)
     if plan.needs_weights:
         attention = _EditedSoftmax(plan, call, key.shape[-2])
@@ -182,9 +182,12 @@ def _attend(
             )
     else:
         output, weights = stock(module, query, key, value, additive_mask, **arguments)
-    if plan.touches("output"):
-        output = plan.output(output.transpose(1, 2), call).transpose(1, 2)
-    return output, weights
+    return _watched_output(plan, output, call), weights
+
+
+def _watched_output(plan: Plan, output: Tensor, call: Call) -> Tensor:
+    """The outputs ``[B, Q, H, D]`` of the heads, edited and watched."""
+    return plan.output(output.transpose(1, 2), call).transpose(1, 2) if plan.touches("output") else output
 
 
 def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, Any]) -> bool:
@@ -193,6 +196,8 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     Without stats, which say so themselves, that depends on the model. Dropout and gradients are left to the stock
     function, and a tracer would not see what a kernel does.
     """
+    if not plan.needs_weights or plan.touches("scores"):
+        return False
     forgotten = fast if plan.stats else before(module.config) in SDPA and not arguments.get("output_attentions")
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()

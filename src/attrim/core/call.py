@@ -34,6 +34,8 @@ class Call:
     query, key, value : the projected tensors ``[B, H, Q|K, D]`` where the route can see them.
     scaling : what products of queries and keys are multiplied by, where the weights are the softmax of these products
         and the mask and of nothing else; None where they are not, or where the route cannot see it.
+    first, batch : where the call is about a part of a batch only, the number of its first example in the batch, and how
+        many examples the batch has (None: the call is about all of it).
     """
 
     site: Site
@@ -50,6 +52,8 @@ class Call:
     key: Tensor | None = None
     value: Tensor | None = None
     scaling: float | None = None
+    first: int = 0
+    batch: int | None = None
 
     @property
     def valid(self) -> Tensor:
@@ -70,13 +74,19 @@ class Call:
 
     def for_example(self, example: int) -> Call:
         """The same call reduced to one example of the batch (a batch axis of one stays)."""
+        return dataclasses.replace(self, **self._of_examples(slice(example, example + 1)))
+
+    def for_part(self, examples: slice, batch: int) -> Call:
+        """The same call reduced to some neighbouring examples of the batch, of which there are ``batch``."""
+        return dataclasses.replace(self, first=examples.start, batch=batch, **self._of_examples(examples))
+
+    def _of_examples(self, examples: slice) -> dict[str, Any]:
         fields = ("allowed", "queries", "keys", "query_lead", "key_lead", "slots", "query", "key", "value")
-        narrow: dict[str, Any] = {
-            field: tensor if tensor is None or tensor.shape[0] == 1 else tensor[example : example + 1]
+        return {
+            field: tensor if tensor is None or tensor.shape[0] == 1 else tensor[examples]
             for field in fields
             for tensor in (getattr(self, field),)
         }
-        return dataclasses.replace(self, **narrow)
 
     def query_slots(self) -> Tensor:
         """Int64 ``[B|1, Q]``: the position of every query in its own text; negative on leading padding."""

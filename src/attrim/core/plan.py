@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,17 @@ def guarded_softmax(scores: Tensor, function: Softmax = softmax) -> Tensor:
     empty = torch.isneginf(scores).all(-1, keepdim=True)
     # The empty rows are filled before the softmax, not after it, because NaN would survive in the gradient.
     return function(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0)
+
+
+class Watcher(Protocol):
+    """What a stat is to those who show it something."""
+
+    @property
+    def moment(self) -> str:
+        """What it watches."""
+
+    def watch(self, tensor: Tensor, call: Call) -> None:
+        """Add one call."""
 
 
 class Plan:
@@ -123,12 +134,17 @@ class Plan:
         """Feed the stats that watch this moment with the heads that they chose."""
         for stat, heads in self.stats:
             if stat.moment == moment:
-                # A layer has no heads to choose from.
-                axis = [0] if moment.startswith("layer") else _axis(call, heads)
-                if len(axis) == len(call.heads):
-                    stat.watch(tensor.detach(), call)
-                else:
-                    stat.watch(tensor.detach()[:, axis], call.for_heads(axis))
+                show(stat, heads, tensor, call)
+
+
+def show(stat: Watcher, heads: Chosen, tensor: Tensor, call: Call) -> None:
+    """Let a stat watch the heads ``[B, H, ...]`` of a call that it chose."""
+    # A layer has no heads to choose from.
+    axis = [0] if stat.moment.startswith("layer") else _axis(call, heads)
+    if len(axis) == len(call.heads):
+        stat.watch(tensor.detach(), call)
+    else:
+        stat.watch(tensor.detach()[:, axis], call.for_heads(axis))
 
 
 def _axis(call: Call, heads: Chosen) -> list[int]:

@@ -4,6 +4,7 @@ count: int
 attend: int
 look_up: int
 attend_sparse: int
+describe_rows: int
 INTERFACE: int
 BINS: int
 BEST_PATH: int
@@ -11,3 +12,4 @@ ATTEND_SIZE: int
 COUNT_SIZE: int
 LOOK_UP_SIZE: int
 SPARSE_SIZE: int
+ROWS_SIZE: int

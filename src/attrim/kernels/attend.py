@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.plan import show
 from . import team
-from .blocks import Block, Edges, Spans, blocks
-from .feed import Feed, Watching, supports
+from .blocks import CELLS, Block, Edges, Spans, blocks
+from .feed import Feed, Watching, divide
 from .operations import Editing, Operations, as_parameters, chosen_heads, find_operations
 
 
@@ -26,20 +27,22 @@ def attend(
 ) -> Tensor | None:
     """Softmax attention that edits the weights and feeds stats, a few MiB of weights at a time.
 
+    Stats that the compiled pass cannot feed watch the weights of a few examples after another, of at least one.
+
     Parameters
     ----------
     query : ``[B, H, Q, D]``.
     key, value : ``[B, H or fewer, K, D]``; groups of heads may share them.
     edges : the spans of ``call.allowed`` from :func:`find_edges`, which a caller keeps for all layers of a mask.
     scaling : factor of the scores (default: 1 / sqrt(D)).
-    stats : pairs of a stat and the head numbers it watches; they see the weights after all edits.
+    stats : pairs of a stat of weights and the head numbers it watches; they see the weights after all edits.
     edits : pairs of an edit and the head numbers it changes, in the order in which they apply.
 
     Returns
     -------
     output : ``[B, Q, H, D]``, contiguous; None where this path does not apply and the reference must run: gradients,
-        other devices and dtypes, stats that the compiled pass cannot feed, edits that it cannot do, masks that differ
-        between heads or have gaps, tokens whose positions do not follow one another.
+        other devices and dtypes, edits that the compiled pass cannot do (and stats that it cannot feed, where it is not
+        fused), masks that differ between heads or have gaps, tokens whose positions do not follow one another.
     """
     tensors = (query, key, value)
     if not team.available() or any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
@@ -48,15 +51,18 @@ def attend(
         return None
     if edges is None or call.slots is not None:
         return None
-    one_pass = fuses(query, key, value)
-    if (stats or not edits) and not supports(stats, call, one_pass):
+    if not (stats or edits):
         return None
-    operations = find_operations(edits, call) if one_pass or not edits else None
+    one_pass = fuses(query, key, value)
+    fed, shown = divide(stats, call, one_pass)
+    operations = find_operations(edits, call) if one_pass or not (edits or shown) else None
     if operations is None:
         return None
-    spans = Spans.of(edges, call.queries, query.shape[0])
-    feed = Feed.begin(call, spans, stats)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    spans = Spans.of(edges, call.queries, query.shape[0])
+    if shown:
+        return _by_examples(query, key, value, call, scaling, spans, operations, fed, shown)
+    feed = Feed.begin(call, spans, fed)
     if one_pass:
         return fused(query, key, value, scaling, spans, feed, operations)
     return _by_blocks(query, key, value, scaling, spans, feed)
@@ -95,7 +101,7 @@ def fused(
     Parameters
     ----------
     operations : what edits do to the rows, with the head numbers of each, in the order in which they are done.
-    weights : ``[B, H, Q, K]`` of zeros, into which the weights of the allowed cells are written; for tests.
+    weights : ``[B, H, Q, K]``, into which the weights of the allowed cells are written; contiguous.
     """
     batch, heads, queries = query.shape[:3]
     keys, value_size = value.shape[-2:]
@@ -121,6 +127,44 @@ def fused(
             into=into,
         )
         team.run("attend", parameters)
+    return output
+
+
+def _by_examples(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    call: Call,
+    scaling: float,
+    spans: Spans,
+    operations: Operations,
+    fed: Watching,
+    shown: Watching,
+) -> Tensor:
+    """The fused pass for a few examples after another, whose weights some stats are shown.
+
+    Parameters
+    ----------
+    fed : the stats that the pass feeds on the way.
+    shown : the stats that watch the weights.
+    """
+    batch, heads, queries, _ = query.shape
+    keys, value_size = value.shape[-2:]
+    output = query.new_empty(batch, queries, heads, value_size)
+    some = max(1, CELLS // (heads * queries * keys))
+    for first in range(0, batch, some):
+        examples = slice(first, min(first + some, batch))
+        part = call.for_part(examples, batch)
+        own = spans.of_examples(examples)
+        shape = examples.stop - first, heads, queries, keys
+        # Memory of its own for each part, because a stat may keep what it is shown. Cells that are not allowed are 0.
+        weights = query.new_empty(shape) if own.covers(keys) else query.new_zeros(shape)
+        feed = Feed.begin(part, own, fed)
+        tensors = query[examples], key[examples], value[examples]
+        output[examples] = fused(*tensors, scaling, own, feed, operations, weights)
+        for stat, chosen in shown:
+            show(stat, chosen, weights, part)
+        del weights  # before the next part gets its own
     return output
 
 

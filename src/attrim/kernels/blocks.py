@@ -38,6 +38,14 @@ class Spans:
         counted = (start < stop) & queries
         return cls(start.expand(batch, -1), stop.expand(batch, -1), counted.expand(batch, -1))
 
+    def of_examples(self, examples: slice) -> Spans:
+        """The spans of some examples of the batch."""
+        return Spans(self.start[examples], self.stop[examples], self.counted[examples])
+
+    def covers(self, keys: int) -> bool:
+        """Whether all queries may attend to all of so many keys."""
+        return not bool(self.start.any()) and bool((self.stop == keys).all())
+
 
 def find_edges(allowed: Tensor) -> Edges | None:
     """The spans of allowed cells ``[B|1, H|1, Q, K]``; None where heads differ or the keys of a query have gaps."""

@@ -573,6 +573,8 @@ static void look_up(const LookUpParameters *p) {
     }
 }
 
+#include "rows.h"
+
 /* torch's parallel_for gives every thread a range. That only decides how many threads come: the work is in ``next``. */
 #define DEFINE_PASS(name, Parameters)                                                                                  \
     static void run_##name(int64_t begin, int64_t end, void *parameters) {                                             \
@@ -584,9 +586,10 @@ DEFINE_PASS(count, CountParameters)
 DEFINE_PASS(attend, AttendParameters)
 DEFINE_PASS(look_up, LookUpParameters)
 DEFINE_PASS(attend_sparse, SparseParameters)
+DEFINE_PASS(describe_rows, RowParameters)
 
 /* How the passes are called, and what their parameters mean where the sizes of the structures do not tell; as team.py. */
-enum { INTERFACE = 2 };
+enum { INTERFACE = 3 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Addresses of the compiled passes.", .m_size = -1};
@@ -598,6 +601,7 @@ PyMODINIT_FUNC PyInit__compiled(void) {
     PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)run_attend));
     PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)run_look_up));
     PyModule_AddObject(module, "attend_sparse", PyLong_FromVoidPtr((void *)run_attend_sparse));
+    PyModule_AddObject(module, "describe_rows", PyLong_FromVoidPtr((void *)run_describe_rows));
     PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
     PyModule_AddIntConstant(module, "BINS", BINS);
     PyModule_AddIntConstant(module, "BEST_PATH", best_path());
@@ -605,5 +609,6 @@ PyMODINIT_FUNC PyInit__compiled(void) {
     PyModule_AddIntConstant(module, "COUNT_SIZE", sizeof(CountParameters));
     PyModule_AddIntConstant(module, "SPARSE_SIZE", sizeof(SparseParameters));
     PyModule_AddIntConstant(module, "LOOK_UP_SIZE", sizeof(LookUpParameters));
+    PyModule_AddIntConstant(module, "ROWS_SIZE", sizeof(RowParameters));
     return module;
 }

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.call import Call, not_finite
+from ..core.plan import Watcher
 from . import team
 from .blocks import Block, Spans
 
@@ -99,7 +100,7 @@ class Extent:
     keys: int
 
 
-class CompiledStat(Protocol):
+class CompiledStat(Watcher, Protocol):
     """What the compiled pass asks of a stat."""
 
     def compiles(self, call: Call) -> type[Buffers] | None:
@@ -112,16 +113,22 @@ class CompiledStat(Protocol):
 Watching = Sequence[tuple[CompiledStat, tuple[int, ...]]]
 
 
-def supports(stats: Watching, call: Call, fused: bool = True) -> bool:
-    """Whether the compiled pass can feed all these stats, which it can for at most one of each kind.
+def divide(stats: Watching, call: Call, fused: bool = True) -> tuple[Watching, Watching]:
+    """The stats that the compiled pass can feed, at most one of each kind, and those that must see the weights.
 
     Parameters
     ----------
     fused : whether it is the pass that computes the attention too, which alone knows about rows.
     """
-    kinds = [stat.compiles(call) for stat, _ in stats]
-    known = None not in kinds and (fused or RowBuffers not in kinds)
-    return bool(kinds) and known and len(set(kinds)) == len(kinds)
+    fed: dict[type[Buffers], tuple[CompiledStat, tuple[int, ...]]] = {}
+    shown = []
+    for stat, heads in stats:
+        kind = stat.compiles(call)
+        if kind is None or kind in fed or (kind is RowBuffers and not fused):
+            shown.append((stat, heads))
+        else:
+            fed[kind] = stat, heads
+    return list(fed.values()), shown
 
 
 @dataclass
@@ -146,7 +153,7 @@ class Feed:
 
     @classmethod
     def begin(cls, call: Call, spans: Spans, stats: Watching) -> Feed:
-        """Ask the stats, which :func:`supports` has approved, for their buffers."""
+        """Ask the stats, which :func:`divide` has found to be fed, for their buffers."""
         batch, queries = spans.start.shape
         query_slots, key_slots = (
             slots[:, 0].expand(batch).contiguous().numpy() for slots in (call.query_slots(), call.key_slots())

@@ -21,7 +21,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 2
+INTERFACE = 3
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
@@ -109,7 +109,7 @@ class AttendParameters(ctypes.Structure):
         ("key", ctypes.c_void_p),  # float32 [examples, heads / group, keys, size]
         ("value", ctypes.c_void_p),  # float32 [examples, heads / group, keys, value_size]
         ("output", ctypes.c_void_p),  # float32 [examples, queries, heads, value_size]
-        ("weights", ctypes.c_void_p),  # float32 [examples, heads, queries, keys]: gets the weights, for tests; NULL
+        ("weights", ctypes.c_void_p),  # float32 [examples, heads, queries, keys]: gets the weights; NULL
         ("examples", ctypes.c_int64),
         ("heads", ctypes.c_int64),
         ("group", ctypes.c_int64),  # how many heads share keys and values
@@ -172,6 +172,58 @@ class SparseParameters(ctypes.Structure):
     )
 
 
+class BinTableParameters(ctypes.Structure):
+    """The bins of a row's magnitudes, ``rows.BinTable``."""
+
+    _fields_ = (
+        ("lowest", ctypes.c_void_p),  # int32 [cells]: how many edges lie below each cell
+        ("edges", ctypes.c_void_p),  # float32 or float64 [bins]: the edge above each bin; the last is NaN
+        ("bins", ctypes.c_int64),
+        ("base", ctypes.c_int64),  # the bits of the first cell (the upper 32 of a float64)
+        ("top", ctypes.c_int64),  # the bits of the last cell
+        ("shift", ctypes.c_int64),  # how many bits of a weight do not matter for its cell
+        ("most", ctypes.c_int64),  # how many edges any cell has at most
+    )
+
+
+NO_NUMBERS, NO_MEMORY, TOO_LARGE = 1, 2, 3
+"""Why facts about rows are not there, as in rows.h: NaN or infinity, a lack of memory, too large for fixed point."""
+
+
+class RowParameters(ctypes.Structure):
+    """What the compiled pass ``describe_rows`` reads: weights that are there, and which facts about them to write."""
+
+    _fields_ = (
+        ("next", ctypes.c_void_p),  # int64: the next head that a thread takes
+        ("path", ctypes.c_int64),  # the number of a path in PATHS
+        ("wide", ctypes.c_int64),  # whether the weights are float64 and not float32
+        ("weights", ctypes.c_void_p),  # [heads, queries, keys] with the strides weight_steps; keys are neighbours
+        ("valid", ctypes.c_void_p),  # bool [heads, queries, keys] with the strides valid_steps: the cells that count
+        ("heads", ctypes.c_int64),
+        ("queries", ctypes.c_int64),
+        ("keys", ctypes.c_int64),
+        ("weight_steps", ctypes.c_int64 * 2),
+        ("valid_steps", ctypes.c_int64 * 2),
+        ("bars", ctypes.c_void_p),  # float64 [bar_count], rounded to float32
+        ("bar_count", ctypes.c_int64),
+        ("table", BinTableParameters),
+        ("levels", ctypes.c_int64),  # of curves
+        # What is written, or NULL:
+        ("sizes", ctypes.c_void_p),  # int64 [heads, queries]: cells that count
+        ("small", ctypes.c_void_p),  # int64 [heads, queries, bar_count]: magnitudes that are not above each bar
+        ("counts", ctypes.c_void_p),  # int32 [heads, queries, bins]: magnitudes in each bin
+        ("before", ctypes.c_void_p),  # int32 [heads, queries, bins], read: the counts before an edit
+        ("distance", ctypes.c_void_p),  # float64 [heads, queries]: how far the counts are from those
+        ("curves", ctypes.c_void_p),  # int64 [heads, bins, levels + 1]: added to, rows by their share up to each bin
+        ("sums", ctypes.c_void_p),  # int64 [heads, queries]: sum in fixed point
+        ("majority", ctypes.c_void_p),  # int64 [heads, queries]: tokens to majority, 0 where it is not reached
+        ("histogram", ctypes.c_void_p),  # int64 [heads, BINS]: added to, magnitudes in each bin of BinBuffers
+        ("below_uniform", ctypes.c_void_p),  # int64 [heads]: added to, magnitudes below one over the row's cells
+        ("extremes", ctypes.c_void_p),  # float64 [heads, 4]: largest, smallest, mean, standard deviation of all cells
+        ("failed", ctypes.c_void_p),  # int64: set to why there are no facts
+    )
+
+
 @functools.cache
 def available() -> bool:
     """Whether the compiled functions are there: they are built on installation where there is a C compiler.
@@ -190,6 +242,7 @@ def available() -> bool:
             ("ATTEND_SIZE", AttendParameters),
             ("LOOK_UP_SIZE", LookUpParameters),
             ("SPARSE_SIZE", SparseParameters),
+            ("ROWS_SIZE", RowParameters),
         )
     )
     if not fits:
@@ -246,8 +299,8 @@ def tensor_fields(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> 
 
 
 def run(
-    name: Literal["count", "attend", "look_up", "attend_sparse"],
-    parameters: CountParameters | AttendParameters | LookUpParameters | SparseParameters,
+    name: Literal["count", "attend", "look_up", "attend_sparse", "describe_rows"],
+    parameters: CountParameters | AttendParameters | LookUpParameters | SparseParameters | RowParameters,
 ) -> None:
     """Call a compiled function with its parameters on torch's threads, at most once on each.
 

@@ -6,11 +6,14 @@ five bits of the mantissa number bins that are 32 to the octave: no logarithm, n
 
 from __future__ import annotations
 
+import functools
+
 import numpy
 import torch
 from torch import Tensor
 
 from ..errors import ParameterError
+from ..kernels.rows import BinTable
 
 MOST_BINS = 1_000_000
 """Of every head: more fill the memory, and no figure can show them."""
@@ -69,3 +72,9 @@ def log_edges(floor: float, bins: int) -> Tensor:
     edges = 10.0 ** torch.linspace(float(numpy.log10(floor)), 0.0, bins + 1, dtype=torch.float64)
     edges[0] -= floor / 10
     return edges
+
+
+@functools.lru_cache(maxsize=16)
+def bin_table(floor: float, bins: int, dtype: torch.dtype) -> BinTable:
+    """The bins of :func:`log_edges` for the compiled pass over weights of a dtype, float32 or float64."""
+    return BinTable.of(log_edges(floor, bins), floor, dtype)

@@ -15,12 +15,14 @@ from torch import Tensor
 from ..core.call import Call
 from ..core.charts import Chart, Column, Panels, Table
 from ..core.registry import EDITS
+from ..core.site import Site
 from ..core.text import parse
+from ..kernels.rows import describe
 from .base import Rule, SiteStat, finite, register
-from .bins import log_edges, require_log_bins
+from .bins import bin_table, require_log_bins
 from .display import row_overlays
 from .integers import add_words, from_wide, lasting_zeros, to_fixed
-from .rowfacts import row_counts, row_shares
+from .rowfacts import plain_row_counts, row_shares
 
 if TYPE_CHECKING:
     from ..edits.base import Edit
@@ -54,10 +56,6 @@ class RowDistance(SiteStat):
         self.edits = tuple(self._edits)  # what is saved, and what other stats are compared with
 
     @cached_property
-    def _edges(self) -> Tensor:
-        return log_edges(self.floor, self.bins)
-
-    @cached_property
     def _ready(self) -> list[Edit]:
         return [edit or parse(EDITS, name) for name, edit in self._edits.items()]
 
@@ -76,23 +74,40 @@ class RowDistance(SiteStat):
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
         edits = self._ready  # an edit that cannot be made is an error before anything is counted
         kept = self.record(call.site, call.heads).tensors
-        edges = self._edges.to(tensor.device)
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
             valid = one.valid[0].expand(tensor.shape[1:])
             # In float64, so that the numbers say what the edit does and not how the model's dtype rounds it.
-            weights = tensor[example : example + 1].double()
-            before = row_counts(finite(weights[0], valid, call.site), valid, edges, self.floor)
+            before, _, _ = self._described(tensor[example], valid, call.site)
             real = valid.any(-1)
             kept["rows"] += real.sum(-1).cpu()
             kept["before"] += row_shares(before).cpu()
+            weights = tensor[example : example + 1].double() if edits else tensor
             for place, edit in enumerate(edits):
-                edited = finite(edit.edit_weights(weights, one)[0], valid, call.site)
-                after = row_counts(edited, valid, edges, self.floor)
-                distance = jensen_shannon(before, after)
+                after, sums, distance = self._described(edit.edit_weights(weights, one)[0], valid, call.site, before)
                 kept["after"][:, place] += row_shares(after).cpu()
                 add_words(kept["distance"][:, place], to_fixed(torch.where(real, distance, 0.0)).cpu())
-                add_words(kept["row_sum"][:, place], to_fixed(edited).sum(-1).cpu())
+                add_words(kept["row_sum"][:, place], sums.cpu())
+
+    def _described(
+        self, weights: Tensor, valid: Tensor, site: Site, before: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Histogram ``[H, Q, bins]``, fixed-point sum ``[H, Q]`` and distance ``[H, Q]`` of the rows ``[H, Q, K]``.
+
+        The distance is that of the histogram from the one ``before``, zero without it.
+        """
+        table = bin_table(self.floor, self.bins, weights.dtype)
+        facts = None
+        if before is None or before.dtype == torch.int32:  # what the compiled pass counted
+            facts = describe(weights, valid, site, table=table, before=before, sums=True)
+        if facts is None or facts.counts is None or facts.sums is None:
+            weights = finite(weights.double(), valid, site)
+            counts, sums = plain_row_counts(weights, valid, self.floor, self.bins), to_fixed(weights).sum(-1)
+        else:
+            counts, sums = facts.counts, facts.sums
+            if facts.distance is not None:
+                return counts, sums, facts.distance
+        return counts, sums, torch.zeros(()) if before is None else jensen_shannon(before, counts)
 
     def distance(self) -> Tensor:
         """Float64 ``[sites, heads, edits]``: the mean distance over rows."""

@@ -30,7 +30,7 @@ from ..core.site import Site
 from ..errors import ParameterError
 from ..kernels.feed import BinBuffers, Extent
 from .base import SiteStat, finite, register
-from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, log_edges, require_log_bins
+from .bins import BINS, KNOTS, ONE, ZERO, bin_numbers, require_log_bins
 from .display import (
     WEIGHT,
     Varying,
@@ -89,16 +89,24 @@ class Histogram(SiteStat):
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
         kept = self.record(call.site, call.heads).tensors
-        edges = log_edges(self.floor, self.bins).to(tensor.device) if self.rows else None
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
             valid = one.valid[0].expand(tensor.shape[1:])
+            if self.rows:
+                into = BinBuffers(call.heads, kept["counts"], kept["below_uniform"])
+                facts = self._row_facts(tensor[example].float(), valid, call.site, into)
+                if facts is not None:
+                    facts.add_to(kept)
+                    continue
             weights = finite(tensor[example].float(), valid, call.site).abs()
             kept["counts"] += _head_counts(bin_numbers(weights), valid, BINS).cpu()
             uniform = valid.sum(-1, keepdim=True).double().reciprocal().float()
             kept["below_uniform"] += ((weights < uniform) & valid).sum((1, 2)).cpu()
-            if edges is not None:
-                row_facts(weights, valid, edges, self.floor, self.bar).add_to(kept)
+            if self.rows and (facts := self._row_facts(weights, valid, call.site)) is not None:
+                facts.add_to(kept)
+
+    def _row_facts(self, weights: Tensor, valid: Tensor, site: Site, into: BinBuffers | None = None) -> RowFacts | None:
+        return row_facts(weights, valid, site, self.floor, self.bins, self.bar, into)
 
     def compiles(self, call: Call) -> type[BinBuffers] | None:
         """See :meth:`Stat.compiles`."""

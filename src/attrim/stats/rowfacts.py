@@ -13,8 +13,10 @@ from ..core.call import Call
 from ..core.charts import Axis, Band, Chart, Column, Curve, Panels, Series, Table
 from ..core.site import Site
 from ..errors import ParameterError
+from ..kernels.feed import BinBuffers
+from ..kernels.rows import describe
 from .base import SiteStat, finite, register
-from .bins import log_edges, require_bins, require_log_bins
+from .bins import bin_table, log_edges, require_bins, require_log_bins
 from .display import WEIGHT, log_grid, site_label, weight_axis
 from .integers import ONE, lasting_zeros
 
@@ -47,20 +49,29 @@ class RowFacts:
             kept[item.name] += getattr(self, item.name).cpu()
 
 
-def row_facts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float, bar: float) -> RowFacts:
-    """The facts about the rows of one example.
+def row_facts(
+    weights: Tensor, valid: Tensor, site: Site, floor: float, bins: int, bar: float, into: BinBuffers | None = None
+) -> RowFacts | None:
+    """The facts about the rows of one example; refuses NaN and infinity.
 
     Parameters
     ----------
     weights, valid : ``[H, Q, K]``.
-    edges : float64 ``[bins + 1]`` for values to which ``floor`` was added.
+    floor, bins : the histogram of rows, as in :func:`~attrim.stats.bins.log_edges`.
+    into : the compiled pass adds all cells to it; where it does not apply, nothing is added and the result is None.
     """
-    bins = len(edges) - 1
-    counts = row_counts(weights, valid, edges, floor)
-    sizes = counts.sum(-1)
+    facts = describe(weights, valid, site, bars=[bar], table=bin_table(floor, bins, weights.dtype), into=into)
+    if facts is None:
+        if into is not None:
+            return None
+        counts = plain_row_counts(finite(weights, valid, site), valid, floor, bins)
+        sizes, small = counts.sum(-1), ((weights.abs() <= bar) & valid).sum(-1)
+    else:
+        assert facts.counts is not None
+        assert facts.small is not None
+        counts, sizes, small = facts.counts, facts.sizes, facts.small[..., 0]
     real = sizes > 0
     medians = (2 * counts.cumsum(-1) < sizes[..., None]).sum(-1)
-    small = ((weights.abs() <= bar) & valid).sum(-1)
     deciles = (DECILES * small // sizes.clamp(min=1)).clamp(max=DECILES - 1)
     return RowFacts(row_shares(counts), _occurrences(deciles, real, DECILES), _occurrences(medians, real, bins))
 
@@ -70,9 +81,9 @@ def row_shares(counts: Tensor) -> Tensor:
     return (counts * (ONE // counts.sum(-1, keepdim=True).clamp(min=1))).sum(1)
 
 
-def row_counts(weights: Tensor, valid: Tensor, edges: Tensor, floor: float) -> Tensor:
+def plain_row_counts(weights: Tensor, valid: Tensor, floor: float, bins: int) -> Tensor:
     """Int64 ``[H, Q, bins]``: the histogram of every row's magnitudes; parameters as in :func:`row_facts`."""
-    bins = len(edges) - 1
+    edges = log_edges(floor, bins).to(weights.device)
     places = torch.searchsorted(edges, weights.double().abs() + floor, right=True) - 1
     places = torch.where(valid, places.clamp(0, bins - 1), bins)  # one more bin takes the cells that do not count
     counts = torch.zeros(*weights.shape[:2], bins + 1, dtype=torch.int64, device=weights.device)
@@ -114,11 +125,13 @@ class RowCurves(SiteStat):
     def watch(self, tensor: Tensor, call: Call) -> None:
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
         kept = self.record(call.site, call.heads).tensors["counts"]
-        edges = log_edges(self.floor, self.bins).to(tensor.device)
         for example in range(tensor.shape[0]):
             valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
-            weights = finite(tensor[example].float(), valid, call.site)
-            counts = row_counts(weights, valid, edges, self.floor)
+            weights = tensor[example].float()
+            table = bin_table(self.floor, self.bins, weights.dtype)
+            if describe(weights, valid, call.site, table=table, curves=kept) is not None:
+                continue
+            counts = plain_row_counts(finite(weights, valid, call.site), valid, self.floor, self.bins)
             sizes = counts.sum(-1, keepdim=True)
             # Rounded to the nearest level in whole numbers, so that all machines agree.
             levels = (2 * self.levels * counts.cumsum(-1) + sizes) // (2 * sizes).clamp(min=1)

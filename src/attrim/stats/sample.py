@@ -42,18 +42,19 @@ class Following:
         """The tokens ``[B, Q]`` of the queries, -1 for parts of an image; refuses queries that are neither."""
         stream, name = call.site.streams[0], type(self).__name__
         tokens = self.stream_tokens(stream)
+        batch = examples if call.batch is None else call.batch
         if tokens is None and stream == "vision" and "input_ids" in self._batch:
             return torch.full((examples, queries), -1)
         if tokens is None:
             raise DataError(f"{name} does not know the tokens; use attrim.measure with batches that have input_ids.")
         if "visual_embeds" in self._batch:  # one sequence: the text, then the regions
             tokens = torch.nn.functional.pad(tokens, (0, self._batch["visual_embeds"].shape[1]), value=-1)
-        if tokens.shape != (examples, queries):
+        if tokens.shape != (batch, queries):
             raise DataError(
                 f"The queries at {call.site.name!r} are not the tokens of the batch ({queries} against "
                 f"{tokens.shape[-1]}), so they have no names; measure {name} elsewhere with select."
             )
-        return tokens
+        return tokens[call.first : call.first + examples]
 
 
 @register("sample")
@@ -121,12 +122,13 @@ class Sample(Following, SiteStat):
     def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
         """The tokens of the real queries and keys of an example, as far as the batch knows them."""
         one = call.for_example(example)
+        batch = tensor.shape[0] if call.batch is None else call.batch
         sides = ((_QUERIES, call.site.streams[0], one.queries), (_KEYS, call.site.streams[1], one.keys))
         found = {}
         for axis, (side, stream, real) in enumerate(sides, 2):
             tokens = self.stream_tokens(stream)
-            if tokens is not None and tokens.shape == (tensor.shape[0], tensor.shape[axis]):
-                found[side] = tokens[example].cpu()[real[0].cpu()].to(torch.int64)
+            if tokens is not None and tokens.shape == (batch, tensor.shape[axis]):
+                found[side] = tokens[call.first + example].cpu()[real[0].cpu()].to(torch.int64)
         return found
 
     def names(self, site: Site | str, number: int, tokenizer: Any = None) -> tuple[list[str], list[str]]:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.charts import Chart, Table
+from ..core.site import Site
 from ..errors import UnknownName
+from ..kernels.rows import describe
 from .base import Rule, SiteStat, finite, register
 from .display import Varying, head_bar_panels, head_bars, head_table
 from .integers import add_words, from_wide, to_fixed
@@ -63,10 +65,27 @@ class Spread(SiteStat):
         """See :meth:`Stat.watch`; one example at a time, so that little memory is needed."""
         kept = self.record(call.site, call.heads).tensors
         for example in range(tensor.shape[0]):
-            valid = call.for_example(example).valid[0].expand(tensor.shape[1:])
-            weights = finite(tensor[example], valid, call.site).double()
-            real = valid.any(-1) if self.each == "row" else valid.flatten(1).any(-1, keepdim=True)
-            self._add(kept, self.gather(weights, valid).double(), real)
+            one = call.for_example(example).valid[0]
+            valid = one.expand(tensor.shape[1:])
+            found = self.gather_compiled(tensor[example], valid, call.site)
+            if found is None:
+                found = self.gather(finite(tensor[example], valid, call.site).double(), valid)
+            real = one.any(-1) if self.each == "row" else one.flatten(1).any(-1, keepdim=True)
+            self._add(kept, found.double(), real.expand(len(found), -1))
+
+    def gather_compiled(self, weights: Tensor, valid: Tensor, site: Site) -> Tensor | None:
+        """The same facts as :meth:`gather` by a compiled pass; None where there is none, as here.
+
+        Parameters
+        ----------
+        weights : ``[H, Q, K]`` as the model computed them, with anything on the cells that do not count.
+        """
+        return None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "gather" in vars(cls) and "gather_compiled" not in vars(cls):
+            cls.gather_compiled = Spread.gather_compiled  # type: ignore[method-assign]  # the parent's facts are others
 
     def empty(self, heads: int) -> dict[str, Tensor]:
         """See :meth:`SiteStat.empty`."""
@@ -187,6 +206,11 @@ class Extremes(Spread):
         # The sums must not depend on how far the example is padded, so only the cells that count are added.
         return torch.stack([_facts(head[chosen]) for head, chosen in zip(weights, valid, strict=True)])[..., None]
 
+    def gather_compiled(self, weights: Tensor, valid: Tensor, site: Site) -> Tensor | None:
+        """See :meth:`Spread.gather_compiled`."""
+        facts = describe(weights, valid, site, extremes=True)
+        return None if facts is None or facts.extremes is None else facts.extremes[..., None]
+
 
 def _facts(weights: Tensor) -> Tensor:
     """Float64 ``[4]`` of the weights ``[N]`` of one head; zeros if there are none."""
@@ -212,5 +236,16 @@ class Majority(Spread):
     def gather(self, weights: Tensor, valid: Tensor) -> Tensor:
         """See :meth:`Spread.gather`."""
         tokens, reached = majority(to_fixed(weights))
+        return self._of_rows(tokens, reached, valid.sum(-1))
+
+    def gather_compiled(self, weights: Tensor, valid: Tensor, site: Site) -> Tensor | None:
+        """See :meth:`Spread.gather_compiled`."""
+        facts = describe(weights, valid, site, majority=True)
+        if facts is None or facts.majority is None:
+            return None
+        return self._of_rows(facts.majority, facts.majority > 0, facts.sizes)
+
+    @staticmethod
+    def _of_rows(tokens: Tensor, reached: Tensor, sizes: Tensor) -> Tensor:
         number = tokens.double().masked_fill(~reached, torch.nan)
-        return torch.stack([number, number / valid.sum(-1).clamp(min=1)], 1)
+        return torch.stack([number, number / sizes.clamp(min=1)], 1)

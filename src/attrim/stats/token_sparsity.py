@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.charts import Axis, Bars, Chart, Column, Curve, Group, Reference, Series, Table, TokenStrip, file_name
+from ..core.site import Site
 from ..errors import DataError, ParameterError
+from ..kernels.rows import describe
 from .base import SiteStat, finite, register
 from .display import WEIGHT, token_label
 from .integers import grown, lasting_zeros
@@ -50,10 +52,10 @@ class TokenSparsity(Following, SiteStat):
         """See :meth:`Stat.watch`."""
         kept = self.record(call.site, call.heads).tensors
         tokens = self.tokens(call, tensor.shape[0], tensor.shape[2])
-        valid = call.valid.expand(tensor.shape)
-        weights = torch.stack([finite(one, chosen, call.site) for one, chosen in zip(tensor, valid, strict=True)])
-        sizes = valid.sum((1, 3)).flatten()  # [B Q]
-        small = torch.stack([((weights.abs() <= bar) & valid).sum((1, 3)).flatten() for bar in self.bars])
+        valid = call.valid.expand(tensor.shape[0], -1, -1, -1)
+        found = [small_cells(one, chosen, call.site, self.bars) for one, chosen in zip(tensor, valid, strict=True)]
+        small = torch.stack([cells for cells, _ in found]).flatten(0, 1).T  # [bars, B Q]
+        sizes = torch.stack([cells for _, cells in found]).flatten()  # [B Q]
         facts = {"small": small, "weights": sizes[None], "rows": (sizes > 0).long()[None]}
         numbers = tokens.flatten().cpu()
         named = numbers >= 0
@@ -163,6 +165,27 @@ class TokenRow(NamedTuple):
         return self.small / self.weights
 
 
+def small_cells(weights: Tensor, valid: Tensor, site: Site, bars: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """How many weights of each query, in all heads, are not above some bars, and how many there are.
+
+    Parameters
+    ----------
+    weights : ``[H, Q, K]`` of one example.
+    valid : bool ``[H|1, Q, K]``, the cells that count.
+
+    Returns
+    -------
+    small, sizes : int64 ``[Q, bars]`` and ``[Q]``.
+    """
+    facts = describe(weights, valid, site, bars=bars)
+    if facts is not None and facts.small is not None:
+        return facts.small.sum(0), facts.sizes.sum(0)
+    valid = valid.expand(weights.shape)
+    weights = finite(weights, valid, site)
+    small = torch.stack([((weights.abs() <= bar) & valid).sum((0, 2)) for bar in bars], -1)
+    return small, valid.sum((0, 2))
+
+
 @register("token-table")
 @dataclass(eq=False)
 class TokenTable(Sample):
@@ -182,11 +205,9 @@ class TokenTable(Sample):
         """Int64 ``[n, 3]``: token, small weights and weights of every real query that is a token."""
         tokens = self.tokens(call, tensor.shape[0], tensor.shape[2])[example]
         one = call.for_example(example)
-        valid = one.valid[0].expand(tensor.shape[1:])
-        weights = finite(tensor[example], valid, call.site)
-        small, sizes = ((weights.abs() <= self.bar) & valid).sum((0, 2)), valid.sum((0, 2))
-        rows = torch.stack([tokens.to(sizes.device), small, sizes], -1)
-        return rows[(one.queries[0] & (tokens >= 0).to(one.queries.device)).to(rows.device)]
+        small, sizes = small_cells(tensor[example], one.valid[0], call.site, [self.bar])
+        found = torch.stack([tokens.to(sizes.device), small[:, 0], sizes], -1)
+        return found[(one.queries[0] & (tokens >= 0).to(one.queries.device)).to(found.device)]
 
     def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
         """Nothing more than what :meth:`part` keeps."""
