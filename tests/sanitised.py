@@ -115,8 +115,8 @@ def rows_case(random: numpy.random.Generator, generator: torch.Generator) -> Non
     """All facts about rows; some cells do not count, and some numbers are none."""
     from attrim.core.site import Site
     from attrim.errors import DataError
+    from attrim.kernels.described import describe
     from attrim.kernels.feed import BinBuffers
-    from attrim.kernels.rows import describe
     from attrim.stats.bins import BINS, bin_table
 
     heads, queries, keys = (int(each) for each in random.integers(1, [4, 6, 90]))

@@ -17,7 +17,7 @@ from ..core.charts import Chart, Column, Panels, Table
 from ..core.registry import EDITS
 from ..core.site import Site
 from ..core.text import parse
-from ..kernels.rows import describe
+from ..kernels.described import describe
 from .base import Rule, SiteStat, finite, register
 from .bins import bin_table, require_log_bins
 from .display import row_overlays
