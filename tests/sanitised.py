@@ -99,24 +99,20 @@ def rows_case(random: numpy.random.Generator, generator: torch.Generator) -> Non
     """All facts about rows; some cells do not count, and some numbers are none."""
     from attrim.core.site import Site
     from attrim.errors import DataError
+    from attrim.kernels.described import describe
     from attrim.kernels.feed import BinBuffers
-    from attrim.kernels.rows import describe
     from attrim.stats.bins import BINS, bin_table
 
     heads, queries, keys = (int(each) for each in random.integers(1, [4, 6, 90]))
     weights = torch.softmax(6 * torch.randn(heads, queries, keys, generator=generator), -1)
-    weights[torch.rand(weights.shape, generator=generator) < 0.2] = float(
-        random.choice([0.0, 0.5, -0.1, 2.0**-149, 1.0])
-    )
+    special = float(random.choice([0.0, 0.5, -0.1, 2.0**-149, 1.0]))
+    weights[torch.rand(weights.shape, generator=generator) < 0.2] = special
     shape = int(random.choice([1, heads])), queries, keys
     valid = torch.rand(shape, generator=generator) < float(random.choice([0, 0.5, 0.98, 1]))
     if random.random() < 0.2:
         weights[0, 0, 0] = float(random.choice([numpy.nan, numpy.inf, -numpy.inf, 1e30]))
-    site, bins, levels = (
-        Site("rows", "encoder", 0, heads),
-        int(random.choice([1, 100, 3000])),
-        int(random.integers(1, 60)),
-    )
+    site = Site("rows", "encoder", 0, heads)
+    bins, levels = int(random.choice([1, 100, 3000])), int(random.integers(1, 60))
     into = BinBuffers(tuple(range(heads)), torch.zeros(heads, BINS, dtype=torch.int64), torch.zeros(heads).long())
     curves = torch.zeros(heads, bins, levels + 1, dtype=torch.int64)
     single, double = (bin_table(1e-8, bins, dtype) for dtype in (torch.float32, torch.float64))

@@ -134,7 +134,8 @@ VECTORISED static void extremes_of(const float *restrict row, int64_t size, floa
 /* What one thread keeps of the row at work. */
 typedef struct {
     void *compact, *magnitudes; /* floats or doubles [keys], with room for a vector more */
-    int32_t *places, *counts;   /* [keys], with room for a vector more; [bins] */
+    int32_t *places;            /* [keys], with room for a vector more */
+    int32_t *counts, *others;   /* [bins] */
     int32_t *level_of;          /* [keys + 1]: the level of so many cells of a row of ``levelled`` */
     int64_t levelled;
     double *logarithms;           /* [2 keys + 1] */
@@ -240,7 +241,12 @@ static void describe_row(const RowParameters *p, RowScratch *s, int64_t head, in
         memset(counts, 0, (size_t)p->table.bins * sizeof *counts);
         if (p->wide) place_doubles(s->magnitudes, size, &p->table, s->places);
         else place_floats(s->magnitudes, size, &p->table, s->places);
-        for (int64_t key = 0; key < size; key++) counts[s->places[key]]++;
+        /* Neighbours often share a bin, see TABLES. */
+        int64_t key = 0;
+        memset(s->others, 0, (size_t)p->table.bins * sizeof *counts);
+        for (; key + 2 <= size; key += 2) counts[s->places[key]]++, s->others[s->places[key + 1]]++;
+        if (key < size) counts[s->places[key]]++;
+        for (int64_t bin = 0; bin < p->table.bins; bin++) counts[bin] += s->others[bin];
         if (p->distance) p->distance[place] = distance_of(s, p->before + place * p->table.bins, counts, p->table.bins, size);
         if (p->curves && size) add_curve(p, s, counts, size, p->curves + head * p->table.bins * (p->levels + 1));
     }
@@ -279,7 +285,7 @@ static void describe_head(const RowParameters *p, RowScratch *s, int64_t head) {
 static void describe_rows(const RowParameters *p) {
     const size_t row = (size_t)(p->keys + 32) * sizeof(double), places = (size_t)(p->keys + 32) * sizeof(int32_t);
     const size_t logarithms = p->distance ? 2 * row : 0, raw = p->histogram ? TABLES * RAW * sizeof(int32_t) : 0;
-    char *memory = malloc(2 * row + logarithms + 2 * places + raw + (size_t)(p->table.bins + 1) * sizeof(int32_t));
+    char *memory = malloc(2 * row + logarithms + 2 * places + raw + (size_t)(2 * p->table.bins + 1) * sizeof(int32_t));
     if (!memory) {
         *p->failed = NO_MEMORY;
         return;
@@ -289,6 +295,7 @@ static void describe_rows(const RowParameters *p) {
                     .places = (int32_t *)after, .level_of = (int32_t *)(after + places),
                     .raw = (int32_t *)(after + 2 * places), .counts = (int32_t *)(after + 2 * places + raw), .levelled = -1};
     if (p->distance) for (int64_t number = 1; number <= 2 * p->keys; number++) s.logarithms[number] = log((double)number);
+    s.others = s.counts + p->table.bins;
     memset(s.raw, 0, raw);
     for (int64_t head = claim(p->next); head < p->heads; head = claim(p->next)) {
         for (int64_t query = 0; query < p->queries; query++) {

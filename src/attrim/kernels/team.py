@@ -173,7 +173,7 @@ class SparseParameters(ctypes.Structure):
 
 
 class BinTableParameters(ctypes.Structure):
-    """The bins of a row's magnitudes, ``rows.BinTable``."""
+    """The bins of a row's magnitudes, ``described.BinTable``."""
 
     _fields_ = (
         ("lowest", ctypes.c_void_p),  # int32 [cells]: how many edges lie below each cell

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ParameterError
-from ..kernels.rows import BinTable
+from ..kernels.described import BinTable
 
 MOST_BINS = 1_000_000
 """Of every head: more fill the memory, and no figure can show them."""

@@ -17,7 +17,7 @@ from ..core.charts import Chart, Column, Panels, Table
 from ..core.registry import EDITS
 from ..core.site import Site
 from ..core.text import parse
-from ..kernels.rows import describe
+from ..kernels.described import describe
 from .base import Rule, SiteStat, finite, register
 from .bins import bin_table, require_log_bins
 from .display import row_overlays
@@ -79,7 +79,7 @@ class RowDistance(SiteStat):
             valid = one.valid[0].expand(tensor.shape[1:])
             # In float64, so that the numbers say what the edit does and not how the model's dtype rounds it.
             before, _, _ = self._described(tensor[example], valid, call.site)
-            real = valid.any(-1)
+            real = one.valid[0].any(-1).expand(valid.shape[:2])
             kept["rows"] += real.sum(-1).cpu()
             kept["before"] += row_shares(before).cpu()
             weights = tensor[example : example + 1].double() if edits else tensor

@@ -13,8 +13,8 @@ from ..core.call import Call
 from ..core.charts import Axis, Band, Chart, Column, Curve, Panels, Series, Table
 from ..core.site import Site
 from ..errors import ParameterError
+from ..kernels.described import describe
 from ..kernels.feed import BinBuffers
-from ..kernels.rows import describe
 from .base import SiteStat, finite, register
 from .bins import bin_table, log_edges, require_bins, require_log_bins
 from .display import WEIGHT, log_grid, site_label, weight_axis

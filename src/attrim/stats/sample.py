@@ -109,15 +109,18 @@ class Sample(Following, SiteStat):
                 if last == number:
                     continue
                 _drop(kept, last)
-            kept[f"{_PREFIX}{number}"] = self.part(tensor, call, example).clone().cpu()
+            kept[f"{_PREFIX}{number}"] = self.part(tensor, call, example).contiguous().cpu()
             kept |= {f"{side}{number}": tokens for side, tokens in self.example_tokens(tensor, call, example).items()}
 
     def part(self, tensor: Tensor, call: Call, example: int) -> Tensor:
         """What is kept of an example of a call: its matrices ``[H, n, m]``."""
         one = call.for_example(example)
-        valid = one.valid[0].expand(tensor.shape[1:])
-        weights = finite(tensor[example], valid.to(tensor.device), call.site)
-        return weights[:, one.queries[0].to(tensor.device)][:, :, one.keys[0].to(tensor.device)]
+        weights, valid = tensor[example], one.valid[0].to(tensor.device)
+        for axis, real in ((1, one.queries[0]), (2, one.keys[0])):
+            if not bool(real.all()):  # without padding all of it is kept, and nothing is gathered
+                chosen = real.to(tensor.device).nonzero().flatten()
+                weights, valid = weights.index_select(axis, chosen), valid.index_select(axis, chosen)
+        return finite(weights, valid, call.site)
 
     def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
         """The tokens of the real queries and keys of an example, as far as the batch knows them."""

@@ -16,7 +16,7 @@ from ..core.call import Call
 from ..core.charts import Chart, Table
 from ..core.site import Site
 from ..errors import UnknownName
-from ..kernels.rows import describe
+from ..kernels.described import describe
 from .base import Rule, SiteStat, finite, register
 from .display import Varying, head_bar_panels, head_bars, head_table
 from .integers import add_words, from_wide, to_fixed

@@ -13,7 +13,7 @@ from ..core.call import Call
 from ..core.charts import Axis, Bars, Chart, Column, Curve, Group, Reference, Series, Table, TokenStrip, file_name
 from ..core.site import Site
 from ..errors import DataError, ParameterError
-from ..kernels.rows import describe
+from ..kernels.described import describe
 from .base import SiteStat, finite, register
 from .display import WEIGHT, token_label
 from .integers import grown, lasting_zeros

@@ -14,8 +14,8 @@ from attrim.core.call import Call
 from attrim.core.site import Site
 from attrim.errors import DataError
 from attrim.kernels import team
+from attrim.kernels.described import BinTable, describe
 from attrim.kernels.feed import BinBuffers
-from attrim.kernels.rows import BinTable, describe
 from attrim.stats import Extremes, Histogram, Majority, RowCurves, RowDistance, TokenSparsity
 from attrim.stats.base import Stat
 from attrim.stats.bins import BINS, bin_table, log_edges
