@@ -110,9 +110,7 @@ class SparsePattern(Edit):
     unseen: Unseen = field(default="keep", kw_only=True)
     empty: Empty = field(default="zero", kw_only=True)
     as_coded: AsCoded = field(default="no", kw_only=True)
-    others: Mean | None = field(
-        default=None, kw_only=True, metadata={"parse": load_pattern_averages, "label": False}
-    )
+    others: Mean | None = field(default=None, kw_only=True, metadata={"parse": load_pattern_averages, "label": False})
 
     def __post_init__(self) -> None:
         super().__post_init__()

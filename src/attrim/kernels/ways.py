@@ -191,23 +191,23 @@ def choose(
 
 def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tuple[HeadPattern, ...]:
     """The patterns of a plan, and what they cost where a text is shorter than the plan or attention is causal."""
-    counts = np.diff(plan.column_begin)
     rows = np.where(plan.rows < queries, plan.rows, -1)
     last = rows.max(1, initial=-1)
-    after = np.where(last < 0, 0, np.minimum(keys, last + 1) if causal else keys)
-    needed = np.repeat(after, counts) > plan.columns
-    block_of = np.repeat(np.arange(len(counts)), counts)
-    columns = np.bincount(block_of[needed], minlength=len(counts))
-    kept = np.bincount(block_of, weights=np.bitwise_count(plan.kept), minlength=len(counts))
+    after = np.where(last < 0, 0, np.minimum(keys, last + 1) if causal else keys).astype(np.int32)
     found = []
     every = plan.queries * plan.keys
     if plan.causal:
         every = int(np.minimum(np.arange(1, plan.queries + 1), plan.keys).sum())
+    # One pattern at a time, because those of long texts have millions of columns.
     for number in range(len(plan.block_begin) - 1):
-        blocks = slice(plan.block_begin[number], plan.block_begin[number + 1])
+        first, end = plan.block_begin[number], plan.block_begin[number + 1]
+        own = slice(plan.column_begin[first], plan.column_begin[end])
+        counts = np.diff(plan.column_begin[first : end + 1])
+        columns = np.count_nonzero(np.repeat(after[first:end], counts) > plan.columns[own])
+        kept = np.bitwise_count(plan.kept[own]).sum(dtype=np.int64)
         heads = tuple(np.flatnonzero(plan.pattern_of == number).tolist())
         if heads:
-            found.append(HeadPattern(heads, SIDE * int(columns[blocks].sum()), int(kept[blocks].sum()) == every))
+            found.append(HeadPattern(heads, SIDE * int(columns), int(kept) == every))
     return tuple(found)
 
 
