@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from typing import Any
 
 import pytest
 import torch
 
+import attrim
 from attrim.attention.context import attach, edit
 from attrim.core.site import Select
 from attrim.edits.constant import Constant
@@ -114,3 +117,29 @@ def test_beam_search_and_static_caches_work(animal: Animal) -> None:
         if animal.name != "gpt2":
             static = model.generate(**inputs, cache_implementation="static", disable_compile=True, **common)
             assert torch.equal(dynamic, static)
+
+
+@pytest.mark.parametrize("baked", [False, True], ids=["edited", "baked"])
+@pytest.mark.parametrize("cuts", [(0, 10, 17, 30), (0, 28, 29, 30)], ids=str)
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_a_prompt_in_parts_knows_its_padding(name: str, cuts: tuple[int, ...], baked: bool) -> None:
+    """The first part may be padding alone, and a sliding cache may have dropped all padding when it is asked for."""
+    model = eager(next(animal for animal in ZOO if animal.name == name).build())
+    change = Mask(torch.rand(4, LONG, LONG, generator=torch.Generator().manual_seed(3)) < 0.5, select=Select())
+    ids = torch.randint(5, 50, (1, 30), generator=torch.Generator().manual_seed(4))
+    mask = (torch.arange(30) >= 16).long()[None]
+    changed = attrim.bake(model, change) if baked else model
+
+    def parts() -> torch.Tensor:
+        cache, found = None, []
+        for begin, end in itertools.pairwise(cuts):
+            result = changed(
+                input_ids=ids[:, begin:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True
+            )
+            cache = result.past_key_values
+            found.append(result.logits)
+        return torch.cat(found, 1)
+
+    with torch.no_grad(), contextlib.nullcontext() if baked else edit(model, change):
+        whole = changed(input_ids=ids, attention_mask=mask).logits
+        torch.testing.assert_close(parts()[:, 16:], whole[:, 16:], atol=1e-5, rtol=1e-4)

@@ -25,7 +25,7 @@ token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", defaul
 
 # Both forget a mask when the mask itself is freed, which is usually the end of the forward pass.
 _facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how and in which pass it was read, MaskFacts)
-_offsets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> slots of the first query and of the first key
+_offsets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> slots of first query and key, padding (or None)
 _patterns: deque[Tensor] = deque(maxlen=8)  # patterns seen before, so that equal ones are the same tensor
 
 
@@ -53,14 +53,22 @@ class MaskFacts:
     ----------
     allowed : bool ``[B|1, H|1, Q, K]``, the cells that padding, causality and window permit.
     offsets : slots of the first query and of the first key where the mask function knows them.
+    padding : bool ``[B, L]``, which tokens are real from the first slot on, where the mask function knows it. Keys that
+        a cache dropped are among them.
     padding_sees_itself : see :class:`~attrim.attention.architectures.Facts`.
     """
 
     def __init__(
-        self, allowed: Tensor, *, offsets: tuple[int, int] | None = None, padding_sees_itself: bool = False
+        self,
+        allowed: Tensor,
+        *,
+        offsets: tuple[int, int] | None = None,
+        padding: Tensor | None = None,
+        padding_sees_itself: bool = False,
     ) -> None:
         self.allowed = allowed
         self.offsets = offsets
+        self.padding = padding
         self.padding_sees_itself = padding_sees_itself
         self._additive: dict[torch.dtype, Tensor] = {}
 
@@ -98,7 +106,8 @@ class MaskFacts:
         if known is None or known[0] != reading or changed:
             with torch.inference_mode(False):
                 allowed = allowed_by(mask.bool() if one_is_real else mask, shape, device)
-            facts = cls(allowed, offsets=_offsets.get(mask), padding_sees_itself=padding_sees_itself)
+            offsets, padding = _offsets.get(mask, (None, None))
+            facts = cls(allowed, offsets=offsets, padding=padding, padding_sees_itself=padding_sees_itself)
             known = _facts[mask] = reading, era, facts
         return known[2]
 
@@ -122,8 +131,9 @@ class MaskFacts:
     @functools.cached_property
     @torch.inference_mode(False)
     def lead(self) -> Tensor | None:
-        """Int64 ``[B|1]``: how many keys stand before the first real one; None when no example has any."""
-        lead = self.real.int().argmax(-1)  # an example without any real key gets 0
+        """Int64 ``[B|1]``: how many slots stand before the first real one; None when no example has any."""
+        real = self.real if self.padding is None else self.padding
+        lead = real.int().argmax(-1)  # an example without any real key gets 0
         return lead if bool(lead.any()) else None
 
     @functools.cached_property
@@ -168,9 +178,18 @@ class MaskFacts:
         return None
 
 
-def note_offsets(mask: Tensor, query: int, key: int) -> None:
-    """Keep what a mask function knows about a mask that it made: the slots of the first query and the first key."""
-    _offsets[mask] = int(query), int(key)
+@torch.inference_mode(False)
+def note_offsets(mask: Tensor, query: int, key: int, padding: Tensor | None) -> None:
+    """Keep what a mask function knows about a mask that it made.
+
+    Parameters
+    ----------
+    query, key : the slots of the first query and the first key.
+    padding : ``[B, L]``, not 0 for the tokens that are real, from the first slot on; None where nothing was said.
+    """
+    # A copy, because a user may change the one that was passed.
+    kept = None if padding is None or padding.ndim != 2 else padding.detach().ne(0)
+    _offsets[mask] = (int(query), int(key)), kept
 
 
 def version_of(tensor: Tensor) -> int:
@@ -286,7 +305,8 @@ def make_call(
     if real.shape[-1] != queries:
         real = _all_real(queries, mask.allowed.device)
     lead = mask.lead
-    if position > 0 and before is not None and (before.lead is None or len(before.lead) == len(mask.allowed)):
+    followed = before is not None and (before.lead is None or len(before.lead) == len(mask.allowed))
+    if mask.padding is None and position > 0 and before is not None and followed:
         lead = before.lead  # a sliding cache may have dropped the padding by now
     streams[query_stream] = Stream(real, position, lead)
     return Call(

@@ -165,7 +165,7 @@ def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Te
     arguments["allow_is_causal_skip"] = implied and arguments.get("allow_is_causal_skip", True)
     mask = sdpa_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
     if mask is not None:
-        note_offsets(mask, q_offset, kv_offset)
+        note_offsets(mask, q_offset, kv_offset, arguments.get("attention_mask"))
     return mask
 
 
