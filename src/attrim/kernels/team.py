@@ -68,9 +68,10 @@ class TableParameters(ctypes.Structure):
     """A codebook that is cut into cells, ``operations.LookupTable``."""
 
     _fields_ = (
-        ("lowest", ctypes.c_void_p),  # uint16 [cells]: how many edges lie below each cell
         ("edges", ctypes.c_void_p),  # int32 [codes]: the bits of the edge above each code
         ("values", ctypes.c_void_p),  # float32 [codes]
+        ("cell_edges", ctypes.c_void_p),  # int32 [cells]: the bits of the first edge that does not lie below the cell
+        ("cell_values", ctypes.c_void_p),  # float32 [cells, 2]: the values below that edge and from it on
         ("codes", ctypes.c_int64),
         ("base", ctypes.c_int64),  # the bits of the first cell
         ("top", ctypes.c_int64),  # the bits of the last cell
