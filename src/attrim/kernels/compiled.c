@@ -65,8 +65,7 @@ typedef struct {
 typedef struct {
     const int32_t *edges;
     const float *values;
-    const int32_t *cell_edges;
-    const float *cell_values;
+    const int32_t *cells;
     int64_t codes, base, top, shift;
 } TableParameters;
 
@@ -118,12 +117,15 @@ typedef struct {
     int64_t most_columns, *failed;
 } SparseParameters;
 
-/* The value that stands in a codebook for a weight, given by its bits: its cell has one edge at most. */
+/* The value that stands in a codebook for a weight, given by its bits. A cell is four numbers: the bits of an edge, the
+ * values below it and from it on, and one that fills up the vector. */
 ALWAYS_INLINE static float value_of(int32_t bits, const TableParameters *table) {
     const int32_t base = (int32_t)table->base, top = (int32_t)table->top;
     const int32_t inside = bits < base ? base : bits > top ? top : bits;
-    const int32_t cell = (inside - base) >> table->shift;
-    return table->cell_values[2 * cell + (bits >= table->cell_edges[cell])];
+    const int32_t *cell = table->cells + 4 * (int64_t)((inside - base) >> table->shift);
+    float value;
+    memcpy(&value, cell + 1 + (bits >= cell[0]), sizeof value);
+    return value;
 }
 
 static int64_t claim(int64_t *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
@@ -351,8 +353,8 @@ static void add_facts(const int64_t *facts, int64_t *into) {
     }
 }
 
-/* Codes of a codebook that are compared with all; more are looked up. */
-enum { MOST_COMPARED = 16 };
+/* Codes of a codebook that are compared with all; among more they are looked up. */
+enum { MOST_COMPARED = 8 };
 
 /* What a row is divided by at least, as in edits/rows.py. */
 static const float LEAST_MASS = 1e-12f;
@@ -398,6 +400,11 @@ static inline float largest_portable(Floats_portable values) {
     return result;
 }
 static inline float sum_portable(Floats_portable values) { return (values[0] + values[1]) + (values[2] + values[3]); }
+static inline Floats_portable values_of_portable(Ints_portable bits, const TableParameters *table) {
+    Floats_portable values;
+    for (int lane = 0; lane < 4; lane++) values[lane] = value_of(bits[lane], table);
+    return values;
+}
 static inline int collect_portable(Ints_portable values, int32_t low, int32_t high, int32_t *into) {
     int found = 0;
     for (int lane = 0; lane < 4; lane++) {
@@ -405,11 +412,6 @@ static inline int collect_portable(Ints_portable values, int32_t low, int32_t hi
         found += values[lane] > low && values[lane] <= high;
     }
     return found;
-}
-static inline Floats_portable values_of_portable(Ints_portable bits, const TableParameters *table) {
-    Floats_portable values;
-    for (int lane = 0; lane < 4; lane++) values[lane] = value_of(bits[lane], table);
-    return values;
 }
 #define LANES 4
 #define ROWS 4
@@ -460,6 +462,30 @@ AVX2_TARGET static inline float sum_avx2(Floats_avx2 values) {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+/* Loads of whole cells are faster than gathers of their parts, which processors do one by one. */
+AVX2_TARGET static inline Floats_avx2 values_of_avx2(Ints_avx2 bits, const TableParameters *table) {
+    const __m256i all = (__m256i)bits, base = _mm256_set1_epi32((int)table->base);
+    const __m256i inside = _mm256_min_epi32(_mm256_max_epi32(all, base), _mm256_set1_epi32((int)table->top));
+    uint32_t place[8] __attribute__((aligned(32)));
+    _mm256_store_si256((__m256i *)place, _mm256_sra_epi32(_mm256_sub_epi32(inside, base), _mm_cvtsi64_si128(table->shift)));
+    __m256i cells[4]; /* of lanes 0 and 4, 1 and 5, 2 and 6, 3 and 7 */
+    _Pragma("GCC unroll 4") for (int lane = 0; lane < 4; lane++)
+        cells[lane] = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)table->cells + place[lane])),
+            _mm_loadu_si128((const __m128i *)table->cells + place[lane + 4]), 1);
+    const __m256i first = _mm256_unpacklo_epi32(cells[0], cells[1]), second = _mm256_unpacklo_epi32(cells[2], cells[3]);
+    const __m256i edges = _mm256_unpacklo_epi64(first, second), below = _mm256_unpackhi_epi64(first, second);
+    const __m256i above = _mm256_unpacklo_epi64(_mm256_unpackhi_epi32(cells[0], cells[1]),
+                                                _mm256_unpackhi_epi32(cells[2], cells[3]));
+    return (Floats_avx2)_mm256_blendv_epi8(above, below, _mm256_cmpgt_epi32(edges, all));
+}
+AVX2_TARGET static int64_t look_up_avx2(const int32_t *restrict bits, float *restrict result, int64_t size,
+                                        const TableParameters *table) {
+    int64_t place = 0;
+    for (; place + 8 <= size; place += 8)
+        *(Floats_avx2 *)(result + place) = values_of_avx2(*(const Ints_avx2 *)(bits + place), table);
+    return place;
+}
 AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_t high, int32_t *into) {
     const __m256i all = (__m256i)values, inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(all, _mm256_set1_epi32(high)),
                                                                       _mm256_cmpgt_epi32(all, _mm256_set1_epi32(low)));
@@ -467,14 +493,6 @@ AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_
     const __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(SET_BITS[which]));
     _mm256_storeu_si256((__m256i *)into, _mm256_permutevar8x32_epi32(all, order));
     return __builtin_popcount((unsigned)which);
-}
-AVX2_TARGET static inline Floats_avx2 values_of_avx2(Ints_avx2 bits, const TableParameters *table) {
-    const __m256i all = (__m256i)bits, base = _mm256_set1_epi32((int)table->base);
-    const __m256i inside = _mm256_min_epi32(_mm256_max_epi32(all, base), _mm256_set1_epi32((int)table->top));
-    const __m256i cell = _mm256_sra_epi32(_mm256_sub_epi32(inside, base), _mm_cvtsi64_si128(table->shift));
-    const __m256i below = _mm256_cmpgt_epi32(_mm256_i32gather_epi32(table->cell_edges, cell, 4), all);
-    const __m256i place = _mm256_add_epi32(_mm256_add_epi32(cell, cell), _mm256_add_epi32(below, _mm256_set1_epi32(1)));
-    return (Floats_avx2)_mm256_i32gather_ps(table->cell_values, place, 4);
 }
 #define LANES 8
 #define ROWS 6
@@ -521,21 +539,18 @@ AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, in
         _mm512_mask_storeu_epi64(into + key + 8, second, _mm512_add_epi64(more, high));
     }
 }
+AVX512_TARGET static inline Floats_avx512 values_of_avx512(Ints_avx512 bits, const TableParameters *table) {
+    const __m512i all = (__m512i)bits;
+    const Floats_avx2 low = values_of_avx2((Ints_avx2)_mm512_castsi512_si256(all), table);
+    const Floats_avx2 high = values_of_avx2((Ints_avx2)_mm512_extracti64x4_epi64(all, 1), table);
+    return (Floats_avx512)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
 AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, int32_t high, int32_t *into) {
     const __m512i all = (__m512i)values;
     const __mmask16 inside = _mm512_cmpgt_epi32_mask(all, _mm512_set1_epi32(low))
         & _mm512_cmple_epi32_mask(all, _mm512_set1_epi32(high));
     if (inside) _mm512_storeu_si512(into, _mm512_maskz_compress_epi32(inside, all));
     return __builtin_popcount(inside);
-}
-AVX512_TARGET static inline Floats_avx512 values_of_avx512(Ints_avx512 bits, const TableParameters *table) {
-    const __m512i all = (__m512i)bits, base = _mm512_set1_epi32((int)table->base);
-    const __m512i inside = _mm512_min_epi32(_mm512_max_epi32(all, base), _mm512_set1_epi32((int)table->top));
-    const __m512i cell = _mm512_sra_epi32(_mm512_sub_epi32(inside, base), _mm_cvtsi64_si128(table->shift));
-    const __mmask16 reached = _mm512_cmpge_epi32_mask(all, _mm512_i32gather_epi32(cell, table->cell_edges, 4));
-    const __m512i twice = _mm512_add_epi32(cell, cell);
-    const __m512i place = _mm512_mask_add_epi32(twice, reached, twice, _mm512_set1_epi32(1));
-    return (Floats_avx512)_mm512_i32gather_ps(place, table->cell_values, 4);
 }
 #define LANES 16
 #define ROWS 8
@@ -619,17 +634,20 @@ static void attend_sparse(const SparseParameters *p) {
 #endif
 }
 
-VECTORISED static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size,
-                                     const TableParameters *table) {
-    const TableParameters own = *table;
-    for (int64_t place = 0; place < size; place++) result[place] = value_of(bits[place], &own);
+static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size, const TableParameters *table) {
+    for (int64_t place = 0; place < size; place++) result[place] = value_of(bits[place], table);
 }
 
 /* The values of a codebook; a piece of work is a chunk of weights. */
 static void look_up(const LookUpParameters *p) {
+    const TableParameters table = p->table;
     for (int64_t first = claim(p->next) * CHUNK; first < p->size; first = claim(p->next) * CHUNK) {
-        const int64_t rest = p->size - first;
-        look_up_chunk(p->weights + first, p->result + first, rest < CHUNK ? rest : CHUNK, &p->table);
+        const int64_t rest = p->size - first, size = rest < CHUNK ? rest : CHUNK;
+        int64_t done = 0;
+#if defined(FUSED) && defined(__x86_64__)
+        if (best_path() >= AVX2) done = look_up_avx2(p->weights + first, p->result + first, size, &table);
+#endif
+        look_up_chunk(p->weights + first + done, p->result + first + done, size - done, &table);
     }
 }
 

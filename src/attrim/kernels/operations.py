@@ -50,24 +50,22 @@ class LookupTable:
     ----------
     edges : int32 ``[codes]``, the bits of the edge above each code; the last is out of reach.
     values : float32 ``[codes]``.
-    cell_edges : int32 ``[cells]``, the bits of the first edge that does not lie below the cell.
-    cell_values : float32 ``[cells, 2]``, the values below that edge and from it on.
+    cells : int32 ``[cells, 4]``, of each the bits of the first edge that does not lie below it, those of the values below
+        that edge and from it on, and 0.
     base, top : the bits of the first and the last cell.
     shift : how many bits of a weight do not matter for its cell.
     """
 
     edges: numpy.ndarray
     values: numpy.ndarray
-    cell_edges: numpy.ndarray
-    cell_values: numpy.ndarray
+    cells: numpy.ndarray
     base: int
     top: int
     shift: int
 
     def parameters(self) -> team.TableParameters:
         """The table as compiled.c wants it; its arrays must outlive this."""
-        names = ("edges", "values", "cell_edges", "cell_values")
-        arrays = {name: getattr(self, name).ctypes.data for name in names}
+        arrays = {name: getattr(self, name).ctypes.data for name in ("edges", "values", "cells")}
         return team.TableParameters(**arrays, codes=len(self.values), base=self.base, top=self.top, shift=self.shift)
 
 

@@ -70,8 +70,7 @@ class TableParameters(ctypes.Structure):
     _fields_ = (
         ("edges", ctypes.c_void_p),  # int32 [codes]: the bits of the edge above each code
         ("values", ctypes.c_void_p),  # float32 [codes]
-        ("cell_edges", ctypes.c_void_p),  # int32 [cells]: the bits of the first edge that does not lie below the cell
-        ("cell_values", ctypes.c_void_p),  # float32 [cells, 2]: the values below that edge and from it on
+        ("cells", ctypes.c_void_p),  # int32 [cells, 4]: LookupTable.cells
         ("codes", ctypes.c_int64),
         ("base", ctypes.c_int64),  # the bits of the first cell
         ("top", ctypes.c_int64),  # the bits of the last cell
