@@ -2,7 +2,7 @@
 
 The attention operation alone (``--what operation``) and a BERT-base-shaped model of 12 layers and 768 numbers with the
 pattern baked in (``--what model``), against torch's SDPA without a mask and with one (which computes every score).
-The ways take turns within every round. Patterns (``--kinds``):
+The ways, and the shares of removed cells, take turns within every round. Patterns (``--kinds``):
 
 - ``band``: each token sees its neighbours, as many as leave the share of removed cells of the row;
 - ``window``: half as many before the token, and the first four (causal, against causal SDPA);
@@ -33,7 +33,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,9 @@ from attrim.kernels.sparse import PlanCost, SparsePlan, attend_sparse
 WIDTH, HEADS, LAYERS = 64, 12, 6
 FIRST = 4
 KINDS = ("band", "window", "minilm", "columns", "columns-mass", "random")
-WAYS = {"sdpa": "SDPA", "masked": "SDPA + mask", "attrim": "attrim"}
+WAYS = ("sdpa", "masked", "attrim")
+Calls = dict[str, Callable[[], object]]
+"""What is timed, by its way."""
 MEASURED = 512
 """Tokens of the longest texts that MiniLM takes."""
 TEXTS = 32
@@ -80,6 +82,11 @@ class Row:
     def causal(self) -> bool:
         """Whether queries see no later keys."""
         return self.kind == "window"
+
+    @property
+    def way(self) -> str:
+        """The name of attrim's way of this row among those that take turns."""
+        return f"attrim {self.removed}"
 
 
 def averages(length: int) -> dict[str, Tensor]:
@@ -144,8 +151,9 @@ def plan_of(edit: Edit, row: Row, layer: int) -> SparsePlan:
     return plan
 
 
-def operation(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Callable[[], object]]]:
-    """The attention of each layer that differs, each way."""
+def operation(rows: Sequence[Row], edits: Sequence[Edit], ways: Collection[str]) -> list[Calls]:
+    """The attention of each layer that differs, each way, for rows that differ in the share of removed cells alone."""
+    row = rows[0]
     batch = 2 if row.length <= 1024 else 1
     torch.manual_seed(0)
     query, key, value = (torch.randn(batch, row.length, HEADS, WIDTH).transpose(1, 2) for _ in range(3))
@@ -154,14 +162,15 @@ def operation(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Cal
     attend = functools.partial(functional.scaled_dot_product_attention, query, key, value)
     found = []
     for layer in range(layers_of(row)):
-        own: dict[str, Callable[[], object]] = {}
+        own: Calls = {}
         if "sdpa" in ways:
             own["sdpa"] = functools.partial(attend, is_causal=row.causal)
         if "masked" in ways:
-            own["masked"] = functools.partial(attend, attn_mask=additive(row, edit, layer))
-        if "attrim" in ways:
-            plan = plan_of(edit, row, layer)
-            own["attrim"] = functools.partial(attend_sparse, query, key, value, WIDTH**-0.5, plan, start, stop)
+            own["masked"] = functools.partial(attend, attn_mask=additive(row, edits[0], layer))
+        for each, edit in zip(rows, edits, strict=True):
+            if "attrim" in ways:
+                plan = plan_of(edit, each, layer)
+                own[each.way] = functools.partial(attend_sparse, query, key, value, WIDTH**-0.5, plan, start, stop)
         found.append(own)
     return found
 
@@ -175,47 +184,41 @@ def additive(row: Row, edit: Edit, layer: int) -> Tensor:
     return torch.zeros(dropped.shape).masked_fill(dropped, float("-inf"))
 
 
-def whole(row: Row, edit: Edit, ways: tuple[str, ...]) -> list[dict[str, Callable[[], object]]]:
-    """A forward pass of the whole model, each way."""
+def whole(rows: Sequence[Row], edits: Sequence[Edit], ways: Collection[str]) -> list[Calls]:
+    """A forward pass of the whole model, each way, for rows that differ in the share of removed cells alone."""
     import attrim
 
+    row = rows[0]
     torch.manual_seed(0)
     config = BertConfig(max_position_embeddings=max(512, row.length), is_decoder=row.causal)
     model = BertModel(config, add_pooling_layer=False).eval()
     model.set_attn_implementation("sdpa")
     model.config.use_cache = False  # of a causal model
     batch = {"input_ids": torch.randint(1000, 30000, (1, row.length), generator=torch.Generator().manual_seed(0))}
-    if isinstance(edit, Mask) and isinstance(edit.cells, Mapping):
-        # MiniLM has six layers and the model twelve: each pattern serves two of them.
-        distances = edit.distances
-        assert isinstance(distances, Mapping)
-        twice = {f"encoder/{layer}": f"encoder/{layer // 2}" for layer in range(2 * LAYERS)}
-        cells = {name: edit.cells[other] for name, other in twice.items()}
-        edit = Mask(cells, edit.unseen, distances={name: distances[other] for name, other in twice.items()})
-    found: dict[str, Callable[[], object]] = {}
+    found: Calls = {}
     if "sdpa" in ways:
         found["sdpa"] = functools.partial(model, **batch)
     if "masked" in ways:
-        found["masked"] = functools.partial(_masked, model, batch, edit, row)
+        # One mask for all heads and layers is what SDPA takes without changing the model.
+        found["masked"] = functools.partial(model, **batch, attention_mask=additive(row, edits[0], 0)[:, :1])
     if "attrim" in ways:
-        found["attrim"] = functools.partial(attrim.bake(model, edit), **batch)
+        found |= {
+            each.way: functools.partial(attrim.bake(model, for_twelve_layers(edit)), **batch)
+            for each, edit in zip(rows, edits, strict=True)
+        }
     return [found]
 
 
-def _masked(model: torch.nn.Module, batch: dict[str, Tensor], edit: Edit, row: Row) -> object:
-    """The stock model with one mask for all heads and layers: what SDPA takes without changing the model."""
-    if row not in _masks:
-        _masks.clear()
-        _masks[row] = additive(row, edit, 0)[:, :1]
-    return model(**batch, attention_mask=_masks[row])
+def for_twelve_layers(edit: Edit) -> Edit:
+    """MiniLM has six layers and the model twelve: each of MiniLM's patterns serves two of them."""
+    if not (isinstance(edit, Mask) and isinstance(edit.cells, Mapping) and isinstance(edit.distances, Mapping)):
+        return edit
+    twice = {f"encoder/{layer}": f"encoder/{layer // 2}" for layer in range(2 * LAYERS)}
+    cells = {name: edit.cells[other] for name, other in twice.items()}
+    return Mask(cells, edit.unseen, distances={name: edit.distances[other] for name, other in twice.items()})
 
 
-_masks: dict[Row, Tensor] = {}
-
-
-def seconds(
-    calls: list[dict[str, Callable[[], object]]], rounds: int, clock: Callable[[], float]
-) -> dict[str, list[float]]:
+def seconds(calls: list[Calls], rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Seconds of each way in every round, all layers together; the ways take turns."""
     times: dict[str, list[float]] = {name: [] for name in calls[0]}
     with torch.inference_mode():
@@ -239,7 +242,8 @@ def peak(row: Row, way: str) -> float:
     Linux counts the memory of the parent in ``ru_maxrss`` of a process that it starts, but not in ``VmHWM``.
     """
     edit, _ = pattern(row)
-    calls = (operation if row.what == "operation" else whole)(row, edit, (way,))
+    calls = (operation if row.what == "operation" else whole)([row], [edit], {way})
+    name = row.way if way == "attrim" else way
     # The peak so far, of making and baking, is not what a run needs, nor is what the C library has not given back.
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -247,7 +251,7 @@ def peak(row: Row, way: str) -> float:
     with torch.inference_mode():
         for _ in range(2):
             for layer in calls:
-                layer[way]()
+                layer[name]()
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
@@ -273,24 +277,30 @@ def cost_of(row: Row, edit: Edit) -> tuple[PlanCost, PlanCost]:
     return edited, dense
 
 
-def measure(row: Row, options: argparse.Namespace) -> list[str]:
-    """The cells of one row of the table."""
-    torch.set_num_threads(row.threads)
-    edit, mass = pattern(row)
-    calls = (operation if row.what == "operation" else whole)(row, edit, tuple(WAYS))
-    times = seconds(calls, options.rounds, time.process_time if row.threads == 1 else time.perf_counter)
-    middle = {name: statistics.median(own) for name, own in times.items()}
+def measure(rows: Sequence[Row], options: argparse.Namespace) -> list[list[str]]:
+    """The cells of the rows of the table that differ in the share of removed cells alone."""
+    threads = rows[0].threads
+    torch.set_num_threads(threads)
+    patterns = [pattern(row) for row in rows]
+    edits = [edit for edit, _ in patterns]
+    calls = (operation if rows[0].what == "operation" else whole)(rows, edits, WAYS)
+    times = seconds(calls, options.rounds, time.process_time if threads == 1 else time.perf_counter)
     ratios = {
         name: statistics.median(a / b for a, b in zip(times["sdpa"], own, strict=True)) for name, own in times.items()
     }
-    cost, dense = cost_of(row, edit)
-    found = [row.what, row.kind, f"{row.length}", f"{row.threads}", f"{1 - cost.density:.1%}"]
-    found += ["" if mass is None else f"{mass:.1%}", f"{1e3 * middle['sdpa']:.1f}", f"{ratios['masked']:.2f}"]
-    found += [f"{ratios['attrim']:.2f}", f"{dense.flops / cost.flops:.1f} / {dense.bytes / cost.bytes:.1f}"]
-    if options.memory:
-        memory = {name: peak_apart(row, name) for name in WAYS}
-        found.append(" / ".join(f"{memory[name]:.0f}" for name in WAYS))
-    return found
+    stock = {name: peak_apart(rows[0], name) for name in ("sdpa", "masked")} if options.memory else {}
+    table = []
+    for row, (edit, mass) in zip(rows, patterns, strict=True):
+        cost, dense = cost_of(row, edit)
+        found = [row.what, row.kind, f"{row.length}", f"{row.threads}", f"{1 - cost.density:.1%}"]
+        found += ["" if mass is None else f"{mass:.1%}", f"{1e3 * statistics.median(times['sdpa']):.1f}"]
+        found += [f"{ratios['masked']:.2f}", f"{ratios[row.way]:.2f}"]
+        found.append(f"{dense.flops / cost.flops:.1f} / {dense.bytes / cost.bytes:.1f}")
+        if options.memory:
+            memory = {**stock, "attrim": peak_apart(row, "attrim")}
+            found.append(" / ".join(f"{memory[name]:.0f}" for name in WAYS))
+        table.append(found)
+    return table
 
 
 def main() -> None:
@@ -322,8 +332,8 @@ def main() -> None:
         for threads in options.threads:
             for kind in options.kinds:
                 for length in options.lengths:
-                    for removed in options.removed:
-                        cells = measure(Row(what, kind, length, removed, threads), options)
+                    rows = [Row(what, kind, length, removed, threads) for removed in options.removed]
+                    for cells in measure(rows, options):
                         print(" | ".join(cells), file=sys.stderr, flush=True)  # a long run shows what it has
                         table.add_row(*cells)
     Console(width=160).print(table)

@@ -1,12 +1,12 @@
 """Run every compiled function on many shapes; a program for test_sanitised.py, which has compiled them with sanitisers.
 
-``python sanitised.py LIBRARY grid`` runs them all, ``python sanitised.py LIBRARY overrun`` makes a mistake on purpose.
+``python sanitised.py LIBRARY grid`` runs them all, ``python sanitised.py LIBRARY overrun`` makes a mistake on purpose;
+``emulated`` behind it says that the library has the AVX-512 path emulated.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -15,22 +15,6 @@ import torch
 
 CASES = 40
 """For each path."""
-
-
-def load(library: str) -> None:
-    """Make ``attrim.kernels._compiled`` the given file, whatever was built on installation."""
-    spec = importlib.util.spec_from_file_location("attrim.kernels._compiled", library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules["attrim.kernels._compiled"] = module
-    import attrim.kernels
-
-    attrim.kernels._compiled = module  # type: ignore[attr-defined]
-    from attrim.kernels import team
-
-    assert team.available(), "the library does not fit team.py"
 
 
 def fused_case(random: numpy.random.Generator, generator: torch.Generator) -> None:
@@ -142,5 +126,7 @@ def overrun() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    load(sys.argv[1])
+    from built import load
+
+    load(sys.argv[1], emulated="emulated" in sys.argv[3:])
     {"grid": grid, "overrun": overrun}[sys.argv[2]]()

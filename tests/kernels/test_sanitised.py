@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import sysconfig
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from attrim.kernels import team
+from built import COMPILER, EMULATED, ROOT, build, emulates, run
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "sanitised.py"
-SANITISERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-COMPILER = shutil.which("gcc")  # the runtime of clang's sanitisers is not one library that can be preloaded
-
-
-def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command, and what it printed."""
-    return subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+SANITISERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +28,15 @@ def runtime() -> str:
 
 @pytest.fixture(scope="module")
 def library(runtime: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled functions with sanitisers, built from the sources and with the flags of pyproject.toml."""
-    (module,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-    into = tmp_path_factory.mktemp("sanitised") / f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
-    flags = ["-shared", "-fPIC", "-w", *module["extra-compile-args"], "-O1", *SANITISERS]
-    include = sysconfig.get_paths()["include"]
-    if not (Path(include) / "Python.h").exists():
-        pytest.skip("the headers of Python are not here")
-    assert COMPILER is not None
-    done = run(COMPILER, *flags, f"-I{include}", *(ROOT / source for source in module["sources"]), "-o", into)
-    assert done.returncode == 0, done.stderr
-    return into
+    """The compiled functions with sanitisers."""
+    del runtime
+    return build(tmp_path_factory.mktemp("sanitised"), *SANITISERS, *(EMULATED if emulates() else ()))
 
 
 def sanitised(library: Path, runtime: str, what: str) -> subprocess.CompletedProcess[str]:
     # What torch and Python leave behind is not our leak.
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "LD_PRELOAD": runtime}
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    return run(sys.executable, PROGRAM, library, what, PYTHONPATH=paths, **options)
+    return run(sys.executable, PROGRAM, library, what, *(["emulated"] if emulates() else []), **options)
 
 
 @pytest.mark.slow

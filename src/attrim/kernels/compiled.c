@@ -520,7 +520,9 @@ AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_
 #include "fused.h"
 #include "sparse.h"
 
+#ifndef AVX512_TARGET /* tests give another one, with functions in place of the instructions: tests/kernels/test_emulated.py */
 #define AVX512_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#endif
 typedef float Floats_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t Ints_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t Shorts_avx512 __attribute__((vector_size(32), aligned(2), may_alias));
