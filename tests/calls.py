@@ -77,7 +77,7 @@ def draw_call(data: st.DataObject) -> tuple[Tensor, Tensor, Tensor, Call, float]
 
 
 def make_rows(rows: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Call]:
-    """Query, key, values of 0 and call of one head whose weights are the given ones, up to rounding, with zeros after them."""
+    """Query, key, values of 0 and call of one head that has these weights, up to rounding; shorter rows get zeros."""
     keys = max(len(row) for row in rows)
     scores = torch.full((len(rows), keys), -200.0)
     for row, own in zip(scores, rows, strict=True):

@@ -38,14 +38,16 @@ def make_table(edges: Tensor, values: Tensor) -> LookupTable | None:
     # Equal edges leave the codes between them without weights, so only the last of each stays.
     used = numpy.append(0, numpy.searchsorted(bits, distinct, side="right"))
     own = values.numpy()[used]
-    codes = own.view(numpy.int32)
+    own_bits = own.view(numpy.int32)
     above = numpy.append(distinct, numpy.iinfo(numpy.int32).max).astype(numpy.int32)
     # How many edges lie below each cell. The last cell has the last edge in it, so there is always one more.
     lowest = numpy.searchsorted(distinct, base + (numpy.arange(cells) << shift))
     return LookupTable(
         edges=above,
         values=own,
-        cells=numpy.stack([above[lowest], codes[lowest], codes[lowest + 1], numpy.zeros_like(above[lowest])], axis=1),
+        cells=numpy.stack(
+            [above[lowest], own_bits[lowest], own_bits[lowest + 1], numpy.zeros(cells, dtype=numpy.int32)], axis=1
+        ),
         base=base,
         top=int(distinct[-1]),
         shift=shift,

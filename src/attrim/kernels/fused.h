@@ -5,8 +5,11 @@
  * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
  *
  * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
- * function), NAMED(name), MAXIMUM(a, b), which gives b where either is NaN, and UNLESS_BELOW(bits, edge, a, b), which gives
- * a where bits are not below the edge and b elsewhere. sparse.h undefines them. */
+ * function), NAMED(name), MAXIMUM(a, b), which gives b where either is NaN, UNLESS_BELOW(bits, edge, a, b), which gives a
+ * where bits are not below the edge and b elsewhere, VALUES_OF(bits, table), the values of a codebook, COLLECT(bits, low,
+ * high, into), which writes a vector that begins with the bits above low and not above high and gives how many they are,
+ * ADD_ABOVE(sums, bits, bars), which adds the floats that are above the bars, and COUNT_ABOVE(a, b), the number of lanes in
+ * which a is above b. sparse.h undefines them. */
 
 enum { NAMED(BLOCK) = 2 * ROWS };
 #define BLOCK NAMED(BLOCK)

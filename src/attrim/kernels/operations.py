@@ -50,8 +50,8 @@ class LookupTable:
     ----------
     edges : int32 ``[codes]``, the bits of the edge above each code; the last is out of reach.
     values : float32 ``[codes]``.
-    cells : int32 ``[cells, 4]``, of each the bits of the first edge that does not lie below it, those of the values below
-        that edge and from it on, and 0.
+    cells : int32 ``[cells, 4]``, of each the bits of the first edge that does not lie below it, the bits of the values
+        below that edge and from it on, and 0.
     base, top : the bits of the first and the last cell.
     shift : how many bits of a weight do not matter for its cell.
     """
