@@ -52,7 +52,7 @@ EDITS = {
     "bar of uniform, renormalised": attrim.Threshold(1.5, "uniform", True),
     "few codes": attrim.Quantize(METHOD, bits=3),
     "few codes, renormalised": attrim.Quantize(METHOD, bits=2, renormalize=True),
-    "as many codes as are compared": attrim.Quantize(METHOD, bits=4),
+    "sixteen codes": attrim.Quantize(METHOD, bits=4),
     "many codes": MANY,
     "zero is lifted": attrim.Quantize(LIFTED),
     "zero is lifted, renormalised": attrim.Quantize(LIFTED, renormalize=True),
