@@ -49,6 +49,7 @@ STOCK = {
 MEASURED, EDITED = 1.10, 1.15
 """What measuring and editing may cost at most, times the plain forward pass."""
 BAR, CODEBOOK = "threshold:1e-3", "quantize:linear-slog-clamped-midval,bits=3"
+LARGE_CODEBOOK = "quantize:linear-slog-clamped-midval,bits=8"
 OURS = {
     "attrim": Row("(d) attrim Histogram + Mean", ("histogram", "mean"), target=MEASURED),
     "histogram": Row("(e) attrim Histogram", ("histogram",), target=MEASURED),
@@ -59,6 +60,7 @@ OURS = {
     "quantize": Row("(j) attrim Quantize, 3 bits", edits=(CODEBOOK,), target=EDITED),
     "both": Row("(k) attrim Threshold then Quantize", edits=(BAR, CODEBOOK), target=EDITED),
     "edited": Row("(l) attrim Threshold, Histogram + Mean", ("histogram", "mean"), (BAR,)),
+    "quantize-8": Row("(m) attrim Quantize, 8 bits", edits=(LARGE_CODEBOOK,), target=EDITED),
 }
 WITH_OPTIONS = ("histogram:rows=true", f"row-distance:edits=[{BAR}]")
 """Stats that do more than without options, for ``--every-stat``."""

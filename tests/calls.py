@@ -76,6 +76,35 @@ def draw_call(data: st.DataObject) -> tuple[Tensor, Tensor, Tensor, Call, float]
     return query, key, value, call, data.draw(st.sampled_from([0.5, 1.0, 2.0])) * size**-0.5
 
 
+def make_rows(rows: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Call]:
+    """Query, key, values of 0 and call of one head that has these weights, up to rounding; shorter rows get zeros."""
+    keys = max(len(row) for row in rows)
+    scores = torch.full((len(rows), keys), -200.0)
+    for row, own in zip(scores, rows, strict=True):
+        row[: len(own)] = own.double().log().clamp(min=-200)
+    call = Call.plain(torch.empty(1, 1, len(rows), keys))
+    return torch.eye(len(rows))[None, None], scores.T.contiguous()[None, None], torch.zeros(1, 1, keys, 3), call
+
+
+def draw_rows(data: st.DataObject) -> list[Tensor]:
+    """Rows of weights that make it hard to say how many are a majority.
+
+    A row is groups of equal or nearly equal weights, some groups half of the row or nothing, in any order. So its mean
+    logarithm says little about the weights in its middle, and sums of its weights come near to a half, or are one.
+    """
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1 << 30)))
+    rows = []
+    for _ in range(data.draw(st.integers(1, 8))):
+        groups = data.draw(st.lists(st.sampled_from([1, 2, 3, 8, 9, 16, 17, 40, 100, 200]), min_size=1, max_size=5))
+        shares = [data.draw(st.sampled_from([0.0, 1e-12, 1e-3, 0.25, 0.5, 1.0, 1.01, 2.0])) for _ in groups]
+        shares[0] += 0.0 if any(shares[1:]) else 1.0
+        parts = [torch.full((count,), share / count) for count, share in zip(groups, shares, strict=True)]
+        row = torch.cat(parts).double()
+        row *= 1 + data.draw(st.sampled_from([0.0, 3e-7, 1e-3, 0.9])) * torch.rand(row.shape, generator=generator)
+        rows.append((row / row.sum())[torch.randperm(len(row), generator=generator)])
+    return rows
+
+
 def assert_equal(left: Stat, right: Stat) -> None:
     mine, theirs = left.state()[0], right.state()[0]
     assert mine.keys() == theirs.keys()

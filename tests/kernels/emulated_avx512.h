@@ -100,6 +100,21 @@ EMULATED __m256 emulated_extractf32x8_ps(__m512 a, int half) {
     EACH(8) found[lane] = a[8 * half + lane];
     return found;
 }
+EMULATED __m512 emulated_castps256_ps512(__m256 a) {
+    __m512 found = {0};
+    EACH(8) found[lane] = a[lane];
+    return found;
+}
+EMULATED __m512 emulated_insertf32x8(__m512 a, __m256 b, int half) {
+    EACH(8) a[8 * half + lane] = b[lane];
+    return a;
+}
+EMULATED __m256i emulated_extracti64x4_epi64(__m512i a, int half) {
+    __m256i found;
+    EACH(4) found[lane] = a[4 * half + lane];
+    return found;
+}
+EMULATED __m256i emulated_castsi512_si256(__m512i a) { return emulated_extracti64x4_epi64(a, 0); }
 /* Lanes that a mask leaves out are not read or written, however near the end of a page they are. */
 EMULATED __m512 emulated_maskz_loadu_ps(__mmask16 mask, const void *from) {
     __m512 found = {0};
@@ -142,6 +157,12 @@ EMULATED void emulated_storeu_si512(void *into, __m512i a) { memcpy(into, &a, si
 #define _mm512_castps512_ps256 emulated_castps512_ps256
 #undef _mm512_extractf32x8_ps
 #define _mm512_extractf32x8_ps emulated_extractf32x8_ps
+#define _mm512_castps256_ps512 emulated_castps256_ps512
+#undef _mm512_insertf32x8
+#define _mm512_insertf32x8 emulated_insertf32x8
+#undef _mm512_extracti64x4_epi64
+#define _mm512_extracti64x4_epi64 emulated_extracti64x4_epi64
+#define _mm512_castsi512_si256 emulated_castsi512_si256
 #define _mm512_maskz_loadu_ps emulated_maskz_loadu_ps
 #define _mm512_maskz_loadu_epi64 emulated_maskz_loadu_epi64
 #define _mm512_mask_storeu_epi64 emulated_mask_storeu_epi64

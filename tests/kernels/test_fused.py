@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 
 import pytest
@@ -23,7 +24,9 @@ from attrim.kernels.blocks import Spans, find_edges
 from attrim.kernels.feed import Feed
 from attrim.stats import Histogram, Mean, Moments
 from attrim.stats.base import Stat
-from calls import assert_equal, assert_moments, draw_call, make_allowed, strided
+from attrim.stats.integers import ONE
+from attrim.stats.moments import MAJORITY
+from calls import assert_equal, assert_moments, draw_call, draw_rows, make_allowed, make_rows, strided
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 
@@ -92,6 +95,54 @@ def test_lengths_of_real_batches(path: str, keys: int) -> None:
     for kind in ("full", "causal"):
         call = Call.plain(query.new_empty(2, 2, keys, keys), make_allowed(kind, 2, keys, keys, generator))
         run_and_compare(query, key, value, call, 0.125, (0, 1))
+
+
+def describe(rows: list[Tensor]) -> Tensor:
+    """Compare the moments of rows with those of the reference; gives the weights ``[rows, K]``."""
+    query, key, value, call = make_rows(rows)
+    edges = find_edges(call.allowed)
+    assert edges is not None
+    spans = Spans.of(edges, call.queries, 1)
+    for number in range(len(rows)):  # each alone, so that errors of two rows do not cancel out
+        own = dataclasses.replace(call, queries=torch.arange(len(rows))[None] == number)
+        moments, plain = Moments(), Moments()
+        weights = torch.zeros(1, 1, len(rows), key.shape[2])
+        spans = Spans.of(edges, own.queries, 1)
+        fused(query, key, value, 1.0, spans, Feed.begin(own, spans, [(moments, (0,))]), weights=weights)
+        plain.watch(weights, own)
+        assert_moments(moments, plain)
+    return weights[0, 0]
+
+
+@pytest.mark.parametrize("kernel", PATHS)
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_majority_of_rows_whose_sums_come_near_to_a_half(kernel: str, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "path", lambda: team.PATHS.index(kernel))
+        describe(draw_rows(data))
+
+
+def test_the_majority_of_rows_that_are_hard_to_guess(path: str) -> None:
+    """One key; equal weights; a half and many that are the other; a little more than a half, then many far below."""
+    many = torch.full((1000,), 1 / 1000)
+    rows = [torch.ones(1), torch.tensor([0.5, 0.5]), torch.full((16,), 1 / 16), torch.full((1001,), 1 / 1001)]
+    rows += [
+        torch.cat([torch.tensor([share]), (1 - share) * many]) for share in (0.49, 0.4999999, 0.5, 0.5000002, 0.51)
+    ]
+    rows += [torch.cat([torch.full((99,), 0.49 / 99), 0.5100001 * many]), torch.logspace(0, -40, 300).softmax(0)]
+    weights = describe(rows)
+    torch.testing.assert_close(weights[6, 0], torch.tensor(0.5), atol=1e-5, rtol=0)
+
+
+def test_the_majority_where_sums_of_floats_are_not_sure(path: str) -> None:
+    """Some of the weights are a half up to the last bit of a float, so that only fixed point tells on which side."""
+    generator, half = torch.Generator().manual_seed(0), MAJORITY / ONE
+    rows = []
+    for _ in range(20):
+        large, small = (0.5 + torch.rand(size, generator=generator).double() for size in (1500, 5000))
+        rows.append(torch.cat([half * large / large.sum(), (1 - half) * small / small.sum()]))
+    describe(rows)
 
 
 def test_every_weight_down_to_the_smallest_float(path: str) -> None:

@@ -28,7 +28,7 @@ from attrim.kernels.blocks import Spans, find_edges
 from attrim.kernels.feed import Feed
 from attrim.kernels.operations import Operations, find_operations
 from attrim.stats import Histogram, Mean, Moments
-from calls import assert_equal, assert_moments, draw_call
+from calls import assert_equal, assert_moments, draw_call, draw_rows, make_rows
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 
@@ -52,6 +52,7 @@ EDITS = {
     "bar of uniform, renormalised": attrim.Threshold(1.5, "uniform", True),
     "few codes": attrim.Quantize(METHOD, bits=3),
     "few codes, renormalised": attrim.Quantize(METHOD, bits=2, renormalize=True),
+    "sixteen codes": attrim.Quantize(METHOD, bits=4),
     "many codes": MANY,
     "zero is lifted": attrim.Quantize(LIFTED),
     "zero is lifted, renormalised": attrim.Quantize(LIFTED, renormalize=True),
@@ -105,6 +106,17 @@ def run_and_compare(
     assert_equal(histogram, plain_histogram)
     assert_equal(mean, plain_mean)
     assert_moments(moments, plain_moments)
+
+
+@pytest.mark.parametrize("kernel", PATHS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_edits_that_leave_equal_weights_or_less_than_a_half(kernel: str, data: st.DataObject) -> None:
+    query, key, value, call = make_rows(draw_rows(data))
+    edit = EDITS[data.draw(st.sampled_from(sorted(EDITS)))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "path", lambda: team.PATHS.index(kernel))
+        run_and_compare(query, key, value, call, 1.0, [(edit, (0,))], (0,))
 
 
 @pytest.mark.parametrize("kernel", PATHS)

@@ -35,17 +35,22 @@ def make_table(edges: Tensor, values: Tensor) -> LookupTable | None:
     cells = int((distinct[-1] - base) >> shift) + 1
     if cells > LARGEST_TABLE:
         return None
-    lowest = numpy.searchsorted(distinct, base + (numpy.arange(cells) << shift))
     # Equal edges leave the codes between them without weights, so only the last of each stays.
     used = numpy.append(0, numpy.searchsorted(bits, distinct, side="right"))
-    above = numpy.append(distinct, numpy.iinfo(numpy.int32).max)
+    own = values.numpy()[used]
+    own_bits = own.view(numpy.int32)
+    above = numpy.append(distinct, numpy.iinfo(numpy.int32).max).astype(numpy.int32)
+    # How many edges lie below each cell. The last cell has the last edge in it, so there is always one more.
+    lowest = numpy.searchsorted(distinct, base + (numpy.arange(cells) << shift))
     return LookupTable(
-        lowest.astype(numpy.uint16),
-        above.astype(numpy.int32),
-        values.numpy()[used],
-        base,
-        int(distinct[-1]),
-        shift,
+        edges=above,
+        values=own,
+        cells=numpy.stack(
+            [above[lowest], own_bits[lowest], own_bits[lowest + 1], numpy.zeros(cells, dtype=numpy.int32)], axis=1
+        ),
+        base=base,
+        top=int(distinct[-1]),
+        shift=shift,
     )
 
 

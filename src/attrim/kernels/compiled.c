@@ -63,9 +63,9 @@ typedef struct {
 } CountParameters;
 
 typedef struct {
-    const uint16_t *lowest;
     const int32_t *edges;
     const float *values;
+    const int32_t *cells;
     int64_t codes, base, top, shift;
 } TableParameters;
 
@@ -117,12 +117,15 @@ typedef struct {
     int64_t most_columns, *failed;
 } SparseParameters;
 
-/* The value that stands in a codebook for a weight, given by its bits: its cell has one edge at most. */
+/* The value that stands in a codebook for a weight, given by its bits. A cell is four numbers: the bits of an edge, the
+ * values below it and from it on, and one that fills up the vector. */
 ALWAYS_INLINE static float value_of(int32_t bits, const TableParameters *table) {
     const int32_t base = (int32_t)table->base, top = (int32_t)table->top;
     const int32_t inside = bits < base ? base : bits > top ? top : bits;
-    const int32_t code = table->lowest[(inside - base) >> table->shift];
-    return table->values[code + (bits >= table->edges[code])];
+    const int32_t *cell = table->cells + 4 * (int64_t)((inside - base) >> table->shift);
+    float value;
+    memcpy(&value, cell + 1 + (bits >= cell[0]), sizeof value);
+    return value;
 }
 
 static int64_t claim(int64_t *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
@@ -147,12 +150,15 @@ VECTORISED static void sort_row(const int32_t *restrict bits, int64_t size, uint
     *largest = top;
 }
 
+ALWAYS_INLINE static uint64_t bits_of(double number) {
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
 /* A number up to 2^15 in fixed point, rounded half to even. */
 ALWAYS_INLINE static int64_t to_fixed(double number) {
-    const double shifted = number * SCALE + MAGIC;
-    int64_t fixed;
-    memcpy(&fixed, &shifted, sizeof fixed);
-    return fixed - MAGIC_BITS;
+    return (int64_t)bits_of(number * SCALE + MAGIC) - MAGIC_BITS;
 }
 
 VECTORISED static void add_row(const float *restrict row, int64_t size, int64_t *restrict into) {
@@ -347,6 +353,9 @@ static void add_facts(const int64_t *facts, int64_t *into) {
     }
 }
 
+/* Codes of a codebook that are compared with all; among more they are looked up. */
+enum { MOST_COMPARED = 8 };
+
 /* What a row is divided by at least, as in edits/rows.py. */
 static const float LEAST_MASS = 1e-12f;
 
@@ -361,16 +370,6 @@ static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RA
     target static inline Floats_##suffix choose_##suffix(Ints_##suffix which, Floats_##suffix a, Floats_##suffix b) {  \
         return (Floats_##suffix)((which & (Ints_##suffix)a) | (~which & (Ints_##suffix)b));                            \
     }                                                                                                                  \
-    target static inline float largest_##suffix(Floats_##suffix values) {                                              \
-        float result = values[0];                                                                                      \
-        for (int lane = 1; lane < lanes; lane++) result = values[lane] > result ? values[lane] : result;               \
-        return result;                                                                                                 \
-    }                                                                                                                  \
-    target static inline float sum_##suffix(Floats_##suffix values) {                                                  \
-        float result = 0;                                                                                              \
-        for (int lane = 0; lane < lanes; lane++) result += values[lane];                                               \
-        return result;                                                                                                 \
-    }                                                                                                                  \
     target static inline int64_t total_##suffix(Ints_##suffix values) {                                                \
         int64_t result = 0;                                                                                            \
         for (int lane = 0; lane < lanes; lane++) result += values[lane];                                               \
@@ -380,14 +379,6 @@ static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RA
     target static inline Floats_##suffix times_power_##suffix(Floats_##suffix value, Floats_##suffix shifted) {        \
         const Ints_##suffix power = (Ints_##suffix)shifted - 0x4B400000, half = power >> 1;                            \
         return value * (Floats_##suffix)((half + 127) << 23) * (Floats_##suffix)((power - half + 127) << 23);          \
-    }                                                                                                                  \
-    target static inline int collect_##suffix(Ints_##suffix values, int32_t low, int32_t high, int32_t *into) {         \
-        int found = 0;                                                                                                 \
-        for (int lane = 0; lane < lanes; lane++) {                                                                     \
-            into[found] = values[lane];                                                                                \
-            found += values[lane] > low && values[lane] <= high;                                                       \
-        }                                                                                                              \
-        return found;                                                                                                  \
     }                                                                                                                  \
     /* Scores of the keys that a query keeps (a bit for each lane) and may see, and minus infinity for others. */        \
     target static inline Floats_##suffix seen_##suffix(Floats_##suffix scores, int32_t kept, int32_t column,           \
@@ -403,6 +394,25 @@ static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RA
 
 #define PORTABLE_TARGET
 DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
+static inline float largest_portable(Floats_portable values) {
+    float result = values[0];
+    for (int lane = 1; lane < 4; lane++) result = values[lane] > result ? values[lane] : result;
+    return result;
+}
+static inline float sum_portable(Floats_portable values) { return (values[0] + values[1]) + (values[2] + values[3]); }
+static inline Floats_portable values_of_portable(Ints_portable bits, const TableParameters *table) {
+    Floats_portable values;
+    for (int lane = 0; lane < 4; lane++) values[lane] = value_of(bits[lane], table);
+    return values;
+}
+static inline int collect_portable(Ints_portable values, int32_t low, int32_t high, int32_t *into) {
+    int found = 0;
+    for (int lane = 0; lane < 4; lane++) {
+        into[found] = values[lane];
+        found += values[lane] > low && values[lane] <= high;
+    }
+    return found;
+}
 #define LANES 4
 #define ROWS 4
 #define WIDE 2
@@ -418,9 +428,12 @@ DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
 #define NARROW(a) __builtin_convertvector(a, Shorts_portable)
 #define ADD(row, size, into) add_portable(row, size, into)
 #define COLLECT(values, low, high, into) collect_portable(values, low, high, into)
+#define ADD_ABOVE(sums, bits, bars) ((sums) + (Floats_portable)(((bits) > (bars)) & (bits)))
+#define COUNT_ABOVE(a, b) (int)-total_portable((a) > (b))
 #define SEEN(scores, kept, column, first, after) seen_portable(scores, kept, column, first, after)
 #define CLEAR(a, b, c) (Floats_portable)(((b) != (c)) & (Ints_portable)(a))
 #define UNLESS_BELOW(bits, edge, a, b) choose_portable((bits) < (edge), b, (Floats_portable){0} + (a))
+#define VALUES_OF(bits, table) values_of_portable(bits, table)
 #define AT_ONCE 2
 #define HEIGHT 4
 #include "fused.h"
@@ -429,8 +442,58 @@ DEFINE_VECTORS(portable, 4, PORTABLE_TARGET)
 #ifdef __x86_64__
 #include <immintrin.h>
 
+/* The numbers of the bits that are set in a byte, a byte each and the lowest first. */
+static int64_t SET_BITS[256];
+static void list_set_bits(void) {
+    for (int byte = 0; byte < 256; byte++)
+        for (int bit = 0, found = 0; bit < 8; bit++)
+            if (byte >> bit & 1) SET_BITS[byte] |= (int64_t)bit << 8 * found++;
+}
+
 #define AVX2_TARGET __attribute__((target("avx2,fma")))
 DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
+AVX2_TARGET static inline float largest_avx2(Floats_avx2 values) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+AVX2_TARGET static inline float sum_avx2(Floats_avx2 values) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+/* Loads of whole cells are faster than gathers of their parts, which processors do one by one. */
+AVX2_TARGET static inline Floats_avx2 values_of_avx2(Ints_avx2 bits, const TableParameters *table) {
+    const __m256i all = (__m256i)bits, base = _mm256_set1_epi32((int)table->base);
+    const __m256i inside = _mm256_min_epi32(_mm256_max_epi32(all, base), _mm256_set1_epi32((int)table->top));
+    uint32_t place[8] __attribute__((aligned(32)));
+    _mm256_store_si256((__m256i *)place, _mm256_sra_epi32(_mm256_sub_epi32(inside, base), _mm_cvtsi64_si128(table->shift)));
+    __m256i cells[4]; /* of lanes 0 and 4, 1 and 5, 2 and 6, 3 and 7 */
+    _Pragma("GCC unroll 4") for (int lane = 0; lane < 4; lane++)
+        cells[lane] = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)table->cells + place[lane])),
+            _mm_loadu_si128((const __m128i *)table->cells + place[lane + 4]), 1);
+    const __m256i first = _mm256_unpacklo_epi32(cells[0], cells[1]), second = _mm256_unpacklo_epi32(cells[2], cells[3]);
+    const __m256i edges = _mm256_unpacklo_epi64(first, second), below = _mm256_unpackhi_epi64(first, second);
+    const __m256i above = _mm256_unpacklo_epi64(_mm256_unpackhi_epi32(cells[0], cells[1]),
+                                                _mm256_unpackhi_epi32(cells[2], cells[3]));
+    return (Floats_avx2)_mm256_blendv_epi8(above, below, _mm256_cmpgt_epi32(edges, all));
+}
+AVX2_TARGET static int64_t look_up_avx2(const int32_t *restrict bits, float *restrict result, int64_t size,
+                                        const TableParameters *table) {
+    int64_t place = 0;
+    for (; place + 8 <= size; place += 8)
+        *(Floats_avx2 *)(result + place) = values_of_avx2(*(const Ints_avx2 *)(bits + place), table);
+    return place;
+}
+AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_t high, int32_t *into) {
+    const __m256i all = (__m256i)values, inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(all, _mm256_set1_epi32(high)),
+                                                                      _mm256_cmpgt_epi32(all, _mm256_set1_epi32(low)));
+    const int which = _mm256_movemask_ps(_mm256_castsi256_ps(inside));
+    const __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(SET_BITS[which]));
+    _mm256_storeu_si256((__m256i *)into, _mm256_permutevar8x32_epi32(all, order));
+    return __builtin_popcount((unsigned)which);
+}
 #define LANES 8
 #define ROWS 6
 #define WIDE 2
@@ -446,9 +509,12 @@ DEFINE_VECTORS(avx2, 8, AVX2_TARGET)
 #define NARROW(a) __builtin_convertvector(a, Shorts_avx2)
 #define ADD(row, size, into) add_avx2(row, size, into)
 #define COLLECT(values, low, high, into) collect_avx2(values, low, high, into)
+#define ADD_ABOVE(sums, bits, bars) ((sums) + (Floats_avx2)(((bits) > (bars)) & (bits)))
+#define COUNT_ABOVE(a, b) __builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)))
 #define SEEN(scores, kept, column, first, after) seen_avx2(scores, kept, column, first, after)
 #define CLEAR(a, b, c) (Floats_avx2)(((b) != (c)) & (Ints_avx2)(a))
 #define UNLESS_BELOW(bits, edge, a, b) choose_avx2((bits) < (edge), b, (Floats_avx2){0} + (a))
+#define VALUES_OF(bits, table) values_of_avx2(bits, table)
 #define AT_ONCE 4
 #define HEIGHT 4
 #include "fused.h"
@@ -475,6 +541,12 @@ AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, in
         _mm512_mask_storeu_epi64(into + key + 8, second, _mm512_add_epi64(more, high));
     }
 }
+AVX512_TARGET static inline Floats_avx512 values_of_avx512(Ints_avx512 bits, const TableParameters *table) {
+    const __m512i all = (__m512i)bits;
+    const Floats_avx2 low = values_of_avx2((Ints_avx2)_mm512_castsi512_si256(all), table);
+    const Floats_avx2 high = values_of_avx2((Ints_avx2)_mm512_extracti64x4_epi64(all, 1), table);
+    return (Floats_avx512)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
 AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, int32_t high, int32_t *into) {
     const __m512i all = (__m512i)values;
     const __mmask16 inside = _mm512_cmpgt_epi32_mask(all, _mm512_set1_epi32(low))
@@ -499,6 +571,10 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
 #define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
 #define ADD(row, size, into) add_avx512(row, size, into)
 #define COLLECT(values, low, high, into) collect_avx512(values, low, high, into)
+#define ADD_ABOVE(sums, bits, bars)                                                                                    \
+    (Floats_avx512)_mm512_mask_add_ps(                                                                                 \
+        sums, _mm512_cmpgt_epi32_mask((__m512i)(bits), (__m512i)(bars)), sums, (__m512)(bits))
+#define COUNT_ABOVE(a, b) __builtin_popcount(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
 #define SEEN(scores, kept, column, first, after)                                                                       \
     (Floats_avx512)_mm512_mask_mov_ps(                                                                                 \
         _mm512_set1_ps(-INFINITY),                                                                                     \
@@ -508,6 +584,7 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
 #define UNLESS_BELOW(bits, edge, a, b)                                                                                 \
     (Floats_avx512)_mm512_mask_mov_ps(                                                                                 \
         b, _mm512_cmpge_epi32_mask((__m512i)(bits), _mm512_set1_epi32(edge)), _mm512_set1_ps(a))
+#define VALUES_OF(bits, table) values_of_avx512(bits, table)
 #define AT_ONCE 8
 #define HEIGHT 8
 #include "fused.h"
@@ -559,17 +636,20 @@ static void attend_sparse(const SparseParameters *p) {
 #endif
 }
 
-VECTORISED static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size,
-                                     const TableParameters *table) {
-    const TableParameters own = *table;
-    for (int64_t place = 0; place < size; place++) result[place] = value_of(bits[place], &own);
+static void look_up_chunk(const int32_t *restrict bits, float *restrict result, int64_t size, const TableParameters *table) {
+    for (int64_t place = 0; place < size; place++) result[place] = value_of(bits[place], table);
 }
 
 /* The values of a codebook; a piece of work is a chunk of weights. */
 static void look_up(const LookUpParameters *p) {
+    const TableParameters table = p->table;
     for (int64_t first = claim(p->next) * CHUNK; first < p->size; first = claim(p->next) * CHUNK) {
-        const int64_t rest = p->size - first;
-        look_up_chunk(p->weights + first, p->result + first, rest < CHUNK ? rest : CHUNK, &p->table);
+        const int64_t rest = p->size - first, size = rest < CHUNK ? rest : CHUNK;
+        int64_t done = 0;
+#if defined(FUSED) && defined(__x86_64__)
+        if (best_path() >= AVX2) done = look_up_avx2(p->weights + first, p->result + first, size, &table);
+#endif
+        look_up_chunk(p->weights + first + done, p->result + first + done, size - done, &table);
     }
 }
 
@@ -597,6 +677,9 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
+#if defined(FUSED) && defined(__x86_64__)
+    list_set_bits();
+#endif
     PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)run_count));
     PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)run_attend));
     PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)run_look_up));

@@ -5,8 +5,11 @@
  * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
  *
  * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
- * function), NAMED(name), MAXIMUM(a, b), which gives b where either is NaN, and UNLESS_BELOW(bits, edge, a, b), which gives
- * a where bits are not below the edge and b elsewhere. sparse.h undefines them. */
+ * function), NAMED(name), MAXIMUM(a, b), which gives b where either is NaN, UNLESS_BELOW(bits, edge, a, b), which gives a
+ * where bits are not below the edge and b elsewhere, VALUES_OF(bits, table), the values of a codebook, COLLECT(bits, low,
+ * high, into), which writes a vector that begins with the bits above low and not above high and gives how many they are,
+ * ADD_ABOVE(sums, bits, bars), which adds the floats that are above the bars, and COUNT_ABOVE(a, b), the number of lanes in
+ * which a is above b. sparse.h undefines them. */
 
 enum { NAMED(BLOCK) = 2 * ROWS };
 #define BLOCK NAMED(BLOCK)
@@ -140,67 +143,132 @@ TARGET static float NAMED(keep_above)(const EditParameters *edit, float *restric
 TARGET static float NAMED(replace)(const EditParameters *edit, float *restrict row, int64_t size, float factor) {
     const TableParameters table = edit->table;
     FLOATS masses = (FLOATS){0};
-    if (table.codes <= 4 * LANES) /* so few are faster compared with all than looked up one by one */
-        for (int64_t key = 0; key < size; key += LANES) {
-            const INTS bits = (INTS)(*(FLOATS *)(row + key) * factor);
-            FLOATS values = (FLOATS){0} + table.values[0];
+    for (int64_t key = 0; key < size; key += LANES) {
+        const INTS bits = (INTS)(*(FLOATS *)(row + key) * factor);
+        FLOATS values = (FLOATS){0} + table.values[0];
+        if (table.codes > MOST_COMPARED) values = VALUES_OF(bits, &table);
+        else
             for (int64_t code = 1; code < table.codes; code++)
                 values = UNLESS_BELOW(bits, table.edges[code - 1], table.values[code], values);
-            *(FLOATS *)(row + key) = values;
-            masses += values;
-        }
-    else { /* passes of their own, because a vector must wait for numbers that were just written one by one */
-        NAMED(scale)(row, size, factor);
-        for (int64_t key = 0; key < size; key++) row[key] = value_of(((const int32_t *)row)[key], &table);
-        for (int64_t key = 0; key < size; key += LANES) masses += *(FLOATS *)(row + key);
+        *(FLOATS *)(row + key) = values;
+        masses += values;
     }
     return SUM(masses);
 }
 
-/* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
- * bits in it, ``list`` has room for a row. The bits of such floats are ordered as they are. */
-TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t most, int32_t *restrict list) {
-    const float unsure = 1e-5f; /* more than sums of floats can be wrong */
-    int32_t low = -1, high = most, bar = most - (3 << 23); /* the answer is rarely more than three octaves below */
-    int64_t above = 0, reach = size, found = 0;            /* how many weights are above high, and above low */
-    if (bar < 0) bar = most / 2;
-    while (reach - above > 8 && high - low > 1) {
-        FLOATS masses = (FLOATS){0};
-        INTS counts = (INTS){0};
-        for (int64_t key = 0; key < size; key += LANES) {
-            const INTS bits = *(const INTS *)(row + key), over = bits > bar;
-            masses += (FLOATS)(over & bits);
-            counts -= over;
+/* The sum of those weights of a list that are above a bar, for one bar in each lane. Behind the list are zeros. */
+TARGET static inline __attribute__((always_inline)) FLOATS NAMED(masses_above)(const int32_t *list, int64_t size, INTS bars) {
+    FLOATS sums[4] = {{0}}; /* that need not wait for one another */
+    for (int64_t place = 0; place < size; place += 4)
+        _Pragma("GCC unroll 4") for (int some = 0; some < 4; some++)
+            sums[some] = ADD_ABOVE(sums[some], (INTS){0} + list[place + some], bars);
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/* Put the bits that are above ``low`` and not above ``high`` into the list, and zeros behind them; gives how many they are.
+ * They may come from the list itself. ``size`` is a multiple of LANES. */
+TARGET static inline __attribute__((always_inline)) int64_t NAMED(collect_row)(const int32_t *from, int64_t size, int32_t low,
+                                                                                int32_t high, int32_t *list) {
+    int64_t found = 0;
+    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(from + key), low, high, list + found);
+    *(INTS *)(list + found) = (INTS){0};
+    return found;
+}
+
+/* The least and the largest bits of weights. */
+TARGET static void NAMED(extremes)(const float *row, int64_t size, int32_t *least, int32_t *most) {
+    float small = row[0], large = row[0];
+    if (size < LANES)
+        for (int64_t key = 1; key < size; key++) {
+            small = row[key] < small ? row[key] : small;
+            large = row[key] > large ? row[key] : large;
         }
-        const float mass = SUM(masses);
-        if (mass > 0.5f + unsure) low = bar, reach = TOTAL(counts);
-        else if (mass < 0.5f - unsure) high = bar, above = TOTAL(counts);
-        else break;
-        bar = low + (high - low) / 2;
+    else {
+        FLOATS smallest = *(const FLOATS *)(row + size - LANES), largest = smallest;
+        for (int64_t key = 0; key + LANES <= size; key += LANES) {
+            smallest = MINIMUM(smallest, *(const FLOATS *)(row + key));
+            largest = MAXIMUM(largest, *(const FLOATS *)(row + key));
+        }
+        small = -LARGEST(-smallest);
+        large = LARGEST(largest);
     }
+    memcpy(least, &small, sizeof small);
+    memcpy(most, &large, sizeof large);
+}
+
+/* The end of ``majority`` in fixed point. ``above`` weights of the row are above ``high`` and no majority, those above
+ * ``low`` are one, and those between are listed. */
+TARGET static int64_t NAMED(finish_majority)(const float *row, int64_t size, const int32_t *list, int64_t found, int32_t low,
+                                             int32_t high, int64_t above) {
     int64_t mass = 0;
-    for (int64_t key = 0; key < size; key += LANES) {
-        const INTS bits = *(const INTS *)(row + key);
-        *(INTS *)(list + key) = (bits > high) & bits;
+    for (int64_t key = 0; key < size; key++) mass += ((const int32_t *)row)[key] > high ? to_fixed(row[key]) : 0;
+    while (high - low > 1) {
+        const int32_t bar = low + (high - low) / 2;
+        int64_t more = 0, count = 0;
+        for (int64_t place = 0; place < found; place++) {
+            const int inside = list[place] > bar && list[place] <= high;
+            more += inside ? to_fixed(((const float *)list)[place]) : 0;
+            count += inside;
+        }
+        if (mass + more > HALF_FIXED) low = bar;
+        else high = bar, mass += more, above += count;
     }
-    for (int64_t key = 0; key < size; key++) mass += to_fixed(((const float *)list)[key]);
-    if (high - low == 1) { /* equal weights */
-        float weight;
-        memcpy(&weight, &high, sizeof weight);
-        return above + (HALF_FIXED - mass) / to_fixed(weight) + 1;
+    float weight;
+    memcpy(&weight, &high, sizeof weight);
+    return above + (HALF_FIXED - mass) / to_fixed(weight) + 1;
+}
+
+/* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
+ * bits in it, ``guess`` are bits that the answer may be near to, ``list`` has room for a row and a vector. The bits of such
+ * floats are ordered as they are.
+ *
+ * The weights above a low bar, which are few, are listed. A bar in each lane then tells between which two bars the answer
+ * is, and only what is there stays listed, until it fits into a vector. Sums are floats: where one is so near to a half
+ * that it may be wrong, fixed point decides. */
+TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t most, int32_t guess, int32_t *restrict list) {
+    const float half = (float)HALF_FIXED / (float)ONE_FIXED;
+    const int32_t range = 4 << 23; /* of the first bars: the answer is rarely one octave below the guess or three above */
+    INTS lanes;
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
+    int32_t low = -1, high = most, step = range / LANES, first = guess - range / 4;
+    int64_t above = 0, found, sure;
+    float mass = 0, unsure; /* what is above high, and how wrong such a sum may be */
+    FLOATS masses;
+    for (;; first -= range) {
+        found = NAMED(collect_row)((const int32_t *)row, size, first, most, list);
+        unsure = (float)(found + 64) * 0x1p-25f; /* every fourth weight is added to the same float */
+        masses = NAMED(masses_above)(list, found, first + lanes * step);
+        if (COUNT_ABOVE(masses, (FLOATS){0} + (half + unsure))) break;
+        if (first < 0) return NAMED(finish_majority)(row, size, list, found, low, high, above);
     }
-    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(row + key), low, high, list + found);
-    for (int64_t place = 0; place < found; place++) {
-        int64_t largest = place;
-        for (int64_t other = place + 1; other < found; other++) largest = list[other] > list[largest] ? other : largest;
-        const int32_t bits = list[largest];
-        list[largest] = list[place];
-        float weight;
-        memcpy(&weight, &bits, sizeof weight);
-        mass += to_fixed(weight);
-        if (mass > HALF_FIXED) return above + place + 1;
+    for (;;) {
+        const int over = COUNT_ABOVE(masses, (FLOATS){0} + (half + unsure));
+        const int under = COUNT_ABOVE((FLOATS){0} + (half - unsure), masses);
+        if (over) low = first + (over - 1) * step;
+        if (under) high = first + (LANES - under) * step, mass = masses[LANES - under];
+        sure = over + under == LANES;
+        INTS more = (INTS){0};
+        for (int64_t place = 0; place < found; place += LANES) more -= *(const INTS *)(list + place) > high;
+        above += TOTAL(more);
+        found = NAMED(collect_row)(list, (found + LANES - 1) / LANES * LANES, low, high, list);
+        if (found <= LANES || !sure) break;
+        int32_t least;
+        NAMED(extremes)((const float *)list, found, &least, &high);
+        low = least - 1;
+        if (high - low == 1) break; /* equal weights */
+        step = (high - low) / (LANES + 1) > 0 ? (high - low) / (LANES + 1) : 1;
+        first = low + step;
+        masses = mass + NAMED(masses_above)(list, found, first + lanes * step);
     }
-    return above + found;
+    if (sure && found <= LANES) { /* what comes before each: larger weights, and equal ones that are listed before it */
+        const INTS weights = *(const INTS *)list;
+        masses = (FLOATS){0} + mass;
+        _Pragma("GCC unroll 16") for (int place = 0; place < LANES; place++)
+            masses = ADD_ABOVE(masses, (INTS){0} + list[place], weights + (lanes > place));
+        const int under = COUNT_ABOVE((FLOATS){0} + (half - unsure), masses);
+        if (COUNT_ABOVE(masses, (FLOATS){0} + (half + unsure)) + under == LANES) return above + under;
+    }
+    return NAMED(finish_majority)(row, size, list, found, low, high, above);
 }
 
 /* -sum(w ln w) of any weights in floats, ``size`` a multiple of LANES; one that is 0 adds nothing, and neither does one
@@ -230,21 +298,22 @@ TARGET static int64_t NAMED(zeros)(const float *restrict row, int64_t size) {
     return found;
 }
 
-/* Facts about a row of weights (``size`` is a multiple of LANES, ``cells`` of them count and the others are 0). */
-TARGET static void NAMED(describe)(const float *restrict row, int64_t size, int64_t cells, int32_t least, double entropy,
-                                   int32_t *list, int64_t *facts) {
-    int64_t sum = 0, squares = 0;
-    int32_t most = 0;
-    for (int64_t key = 0; key < size; key++) {
-        sum += to_fixed(row[key]);
-        squares += to_fixed((double)row[key] * row[key]);
+/* Facts about a row of weights, in vectors that are ``begin`` to ``end``; those from ``start`` to ``stop`` count, and the
+ * others are 0. */
+TARGET static void NAMED(describe)(const float *restrict row, int64_t begin, int64_t end, int64_t start, int64_t stop,
+                                   double entropy, int32_t *list, int64_t *facts) {
+    uint64_t sums = 0, products = 0; /* with the bits of MAGIC, which are taken off in the end */
+    for (int64_t key = begin; key < end; key++) {
+        const double weight = row[key], scaled = weight * SCALE;
+        sums += bits_of(scaled + MAGIC);
+        products += bits_of(scaled * weight + MAGIC); /* a product of two floats is exact */
     }
-    for (int64_t key = 0; key < size; key++) {
-        const int32_t bits = ((const int32_t *)row)[key];
-        most = bits > most ? bits : most;
-    }
+    const uint64_t magic = (uint64_t)(end - begin) * (uint64_t)MAGIC_BITS;
+    const int64_t sum = (int64_t)(sums - magic), squares = (int64_t)(products - magic);
+    int32_t least, most;
+    NAMED(extremes)(row + start, stop - start, &least, &most);
     const int64_t error = sum > ONE_FIXED ? sum - ONE_FIXED : ONE_FIXED - sum;
-    facts[CELLS_FACT] += cells;
+    facts[CELLS_FACT] += stop - start;
     facts[ROWS_FACT]++;
     facts[SUM_FACT] += sum;
     facts[SQUARES_FACT] += squares;
@@ -255,7 +324,10 @@ TARGET static void NAMED(describe)(const float *restrict row, int64_t size, int6
     if (least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = least;
     if (sum > HALF_FIXED) {
         facts[REACHED_FACT]++;
-        facts[MAJORITY_FACT] += NAMED(majority)(row, size, most, list);
+        /* The mean logarithm of the weights, each as often as it weighs, is the entropy; the answer is their median. */
+        const double octaves = entropy < 0 ? 0 : entropy > 87 ? 126 : entropy * 1.4426950408889634;
+        const int32_t guess = (int32_t)((127 - octaves) * (1 << 23));
+        facts[MAJORITY_FACT] += NAMED(majority)(row + begin, end - begin, most, guess, list);
     }
 }
 
@@ -360,15 +432,10 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
     } else if (factor != 1.0f) NAMED(scale)(row + begin, end - begin, factor);
     if (sums) ADD(row + start, size, sums + start);
     if (described && numbers) {
-        int32_t least = INT32_MAX;
-        for (int64_t key = start; key < stop; key++) {
-            const int32_t bits = ((const int32_t *)row)[key];
-            least = bits < least ? bits : least;
-        }
         /* -sum(w ln w), where w = exp(x) / sum unless it was edited */
         double entropy = logarithm(sum) - (double)product / sum;
         if (s->edited) entropy = NAMED(entropy)(row + begin, end - begin);
-        NAMED(describe)(row + begin, end - begin, size, least, entropy, s->list, s->facts);
+        NAMED(describe)(row, begin, end, start, stop, entropy, s->list, s->facts);
     }
     return numbers;
 }

@@ -44,27 +44,28 @@ class KeepAbove:
 
 @dataclass(frozen=True, eq=False)
 class LookupTable:
-    """A codebook for float32, cut into cells.
+    """A codebook for float32, and the same cut into cells that have one edge at most.
 
     Attributes
     ----------
-    lowest : uint16 ``[cells]``, how many edges lie below each cell.
     edges : int32 ``[codes]``, the bits of the edge above each code; the last is out of reach.
     values : float32 ``[codes]``.
+    cells : int32 ``[cells, 4]``, of each the bits of the first edge that does not lie below it, the bits of the values
+        below that edge and from it on, and 0.
     base, top : the bits of the first and the last cell.
     shift : how many bits of a weight do not matter for its cell.
     """
 
-    lowest: numpy.ndarray
     edges: numpy.ndarray
     values: numpy.ndarray
+    cells: numpy.ndarray
     base: int
     top: int
     shift: int
 
     def parameters(self) -> team.TableParameters:
         """The table as compiled.c wants it; its arrays must outlive this."""
-        arrays = {name: getattr(self, name).ctypes.data for name in ("lowest", "edges", "values")}
+        arrays = {name: getattr(self, name).ctypes.data for name in ("edges", "values", "cells")}
         return team.TableParameters(**arrays, codes=len(self.values), base=self.base, top=self.top, shift=self.shift)
 
 

@@ -233,6 +233,9 @@ TARGET static void NAMED(attend_sparse)(const SparseParameters *p) {
 #undef NARROW
 #undef ADD
 #undef COLLECT
+#undef ADD_ABOVE
+#undef COUNT_ABOVE
+#undef VALUES_OF
 #undef SEEN
 #undef CLEAR
 #undef UNLESS_BELOW

@@ -68,9 +68,9 @@ class TableParameters(ctypes.Structure):
     """A codebook that is cut into cells, ``operations.LookupTable``."""
 
     _fields_ = (
-        ("lowest", ctypes.c_void_p),  # uint16 [cells]: how many edges lie below each cell
         ("edges", ctypes.c_void_p),  # int32 [codes]: the bits of the edge above each code
         ("values", ctypes.c_void_p),  # float32 [codes]
+        ("cells", ctypes.c_void_p),  # int32 [cells, 4]: LookupTable.cells
         ("codes", ctypes.c_int64),
         ("base", ctypes.c_int64),  # the bits of the first cell
         ("top", ctypes.c_int64),  # the bits of the last cell
