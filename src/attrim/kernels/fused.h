@@ -324,10 +324,7 @@ TARGET static void NAMED(describe)(const float *restrict row, int64_t begin, int
     if (least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = least;
     if (sum > HALF_FIXED) {
         facts[REACHED_FACT]++;
-        /* The mean logarithm of the weights, each as often as it weighs, is the entropy; the answer is their median. */
-        const double octaves = entropy < 0 ? 0 : entropy > 87 ? 126 : entropy * 1.4426950408889634;
-        const int32_t guess = (int32_t)((127 - octaves) * (1 << 23));
-        facts[MAJORITY_FACT] += NAMED(majority)(row + begin, end - begin, most, guess, list);
+        facts[MAJORITY_FACT] += NAMED(majority)(row + begin, end - begin, most, guess_of(entropy), list);
     }
 }
 

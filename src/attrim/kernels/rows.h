@@ -177,10 +177,10 @@ static int64_t majority_of(const RowParameters *p, RowScratch *s, const float *r
     const int64_t rounded = (size + 15) / 16 * 16;
     for (int64_t key = size; key < rounded; key++) positive[key] = 0;
 #ifdef __x86_64__
-    if (p->path == AVX512) return majority_avx512(positive, rounded, most, s->places);
-    if (p->path == AVX2) return majority_avx2(positive, rounded, most, s->places);
+    if (p->path == AVX512) return majority_avx512(positive, rounded, most, guess_of(entropy_avx512(positive, rounded)), s->places);
+    if (p->path == AVX2) return majority_avx2(positive, rounded, most, guess_of(entropy_avx2(positive, rounded)), s->places);
 #endif
-    return majority_portable(positive, rounded, most, s->places);
+    return majority_portable(positive, rounded, most, guess_of(entropy_portable(positive, rounded)), s->places);
 #else
     *p->failed = TOO_LARGE; /* without the compiler's vectors, which path() says beforehand */
     return 0;

@@ -21,7 +21,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 3
+INTERFACE = 4
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
