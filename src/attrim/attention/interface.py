@@ -99,8 +99,9 @@ def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Ten
     if arguments.get("mask_function") is bidirectional_mask_function:
         arguments["q_length"] = 1  # one row serves all queries
     with torch.inference_mode(False):  # what is known about the mask may serve a pass that is not one of inference
-        mask = make(q_offset=q_offset, kv_offset=kv_offset, **arguments)
-        mask = mask.expand(-1, -1, queries, -1)
+        made = make(q_offset=q_offset, kv_offset=kv_offset, **arguments)
+        assert made is not None  # it is skipped only where that is allowed
+        mask = made.expand(-1, -1, queries, -1)
     note_offsets(mask, q_offset, kv_offset)
     return mask
 
@@ -130,7 +131,7 @@ def _attend(
         with recorder.pause():  # the stock function's own softmax is this event, not another one
             return stock(module, query, key, value, additive(attention_mask, query.dtype), **arguments)
     firing = Firing(module)
-    mask = None
+    mask: MaskFacts | None = None
     if firing.site is not None:
         mask = MaskFacts.of(
             attention_mask,
@@ -147,14 +148,15 @@ def _attend(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
     if firing.idle:
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
-        made_here = fused and firing.site is not None and mask.offsets is not None and is_standard(module, arguments)
-        if made_here and mask.structure is not None:
+        made_here = fused and mask is not None and mask.offsets is not None and is_standard(module, arguments)
+        if made_here and mask is not None and mask.structure is not None:
             # Our mask function gives a mask always. SDPA takes longer with one, and does not leave out what comes after
             # a causal query, so transformers leaves the mask out where it says nothing more than this.
             additive_mask, arguments = None, {**arguments, "is_causal": mask.structure == "causal"}
         else:
             additive_mask = additive(attention_mask, query.dtype, mask)
         return stock(module, query, key, value, additive_mask, **arguments)
+    assert mask is not None  # there is a site
     if _may_fuse(module, plan, firing.fast, arguments):
         output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), plan.stats, plan.edits)
         if output is not None:
