@@ -7,6 +7,7 @@ these are freed, not masked. Groups with a head that looks everywhere keep every
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ class HeadGroups:
         """Whether all heads look at all that is kept."""
         return all(window == self.span for window in self.windows)
 
+    @functools.cached_property
+    def narrowest(self) -> float:
+        """The length up to which a text has no token that its last one does not see."""
+        return min((sum(window) for window in self.windows if window is not None), default=math.inf)
+
     def kept(self, length: int) -> int:
         """Tokens that are kept of a text."""
         return length if self.span is None else min(length, sum(self.span))
@@ -86,8 +92,8 @@ def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[Head
 class Places:
     """Where some groups of heads are among those of a layer.
 
-    Every step of a generation takes them out of the new keys, values and queries. Groups that are neighbours are a view,
-    and others have an index that is made once.
+    Every step of a generation takes them out of the new keys, values and queries. Groups that are neighbours are a
+    view, and others have an index that is made once.
     """
 
     def __init__(self, numbers: Sequence[int], groups: int, device: torch.device) -> None:
@@ -108,8 +114,9 @@ class Places:
 class KeptTokens:
     """The keys and values of some groups: all of them, or the first tokens and a ring of the last ones.
 
-    Token p of a text without padding is in slot p as long as there are slots. Later ones replace each other in the slots
-    behind those of the first tokens. With padding on the left, every example has its own first tokens in the first slots.
+    Token p of a text without padding is in slot p as long as there are slots. Later ones replace each other in the
+    slots behind those of the first tokens. With padding on the left, every example has its own first tokens in the
+    first slots.
 
     Attributes
     ----------
@@ -121,9 +128,7 @@ class KeptTokens:
         self.groups, self.lead, self.length = groups, lead, 0
         self.farthest = int(lead.max())
         self.places = Places(groups.numbers, key.shape[1], key.device)
-        self.tensors = [
-            tensor.new_zeros(len(key), len(groups.numbers), 0, tensor.shape[3]) for tensor in (key, value)
-        ]
+        self.tensors = [tensor.new_zeros(len(key), len(groups.numbers), 0, tensor.shape[3]) for tensor in (key, value)]
         self._keep(self.places.take(key), self.places.take(value))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
@@ -131,23 +136,25 @@ class KeptTokens:
 
         Parameters
         ----------
-        query : ``[B, groups, N, D]``, where N counts the new tokens of all heads of a group. The heads of a group are as
-            many queries of the one head of keys that they share: nothing is repeated.
+        query : ``[B, groups, N, D]``, where N counts the new tokens of all heads of a group. The heads of a group are
+            as many queries of the one head of keys that they share: nothing is repeated.
         key, value : ``[B, groups, Q, D]``, of the new tokens.
         """
         take = self.places.take
         asked, key, value, count = take(query), take(key), take(value), key.shape[2]
+        allowed: Tensor | None = None
         if self.groups.span is not None and count > 1:
             # Keys that the first of these queries sees may be those that the last of them replaces.
             positions = torch.cat([self._positions(), self._new(count).expand(len(key), -1)], dim=1)
-            pairs = zip(self._filled(), (key, value), strict=True)
+            pairs = zip(self.filled(), (key, value), strict=True)
             keys, values = (torch.cat(pair, dim=2) for pair in pairs)
             self._keep(key, value)
             allowed = self._allowed(positions, count)
         else:
             self._keep(key, value)
-            keys, values = self._filled()
-            allowed = None if count == 1 and self._sees_all() else self._allowed(self._positions(), count)
+            keys, values = self.filled()
+            if count > 1 or not self._sees_all():
+                allowed = self._allowed(self._positions(), count)
         if allowed is not None:
             shape = len(key), len(self.groups.windows), count, keys.shape[2]
             allowed = allowed.expand(shape).reshape(*asked.shape[:3], -1)
@@ -168,7 +175,7 @@ class KeptTokens:
             tensor.narrow(2, slot, count).copy_(added)
 
     def _replace(self, new: tuple[Tensor, ...], begin: int, size: int, first: int) -> None:
-        """Put new tokens into the ring, in the place of the oldest, and the first ones of each text into their slots."""
+        """Put new tokens into the ring, in the place of the oldest, and the first of each text into their slots."""
         # No text has its first tokens later than this, and the ring does not need them.
         oldest = min(max(begin, first, self.length - size), self.length)
         places = torch.arange(oldest, self.length, device=self.lead.device)
@@ -189,10 +196,11 @@ class KeptTokens:
             slots = self.groups.kept(kept + max(16, kept // GROWTH))
             self.tensors = [_widened(tensor, slots) for tensor in self.tensors]
 
-    def _filled(self) -> list[Tensor]:
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[B, G, filled slots, D]``."""
         filled = self.groups.kept(self.length)
-        whole = self.tensors[0].shape[2] == filled
-        return self.tensors if whole else [tensor.narrow(2, 0, filled) for tensor in self.tensors]
+        key, value = self.tensors
+        return (key, value) if key.shape[2] == filled else (key.narrow(2, 0, filled), value.narrow(2, 0, filled))
 
     def _new(self, count: int) -> Tensor:
         return torch.arange(self.length, self.length + count, device=self.lead.device)
@@ -212,6 +220,8 @@ class KeptTokens:
 
     def _sees_all(self) -> bool:
         """Whether the last token sees all that is kept."""
+        if self.farthest == 0 and self.length <= self.groups.narrowest:
+            return True
         if not self.groups.uniform:
             return False
         if self.farthest == 0:
@@ -250,6 +260,9 @@ def _widened(tensor: Tensor, slots: int) -> Tensor:
 class WindowLayer(DynamicLayer):
     """The cache of one layer.
 
+    Its groups are kept together, as transformers does, as long as none of them can drop anything: a step then needs one
+    call of attention in place of one for each kind of groups.
+
     Parameters
     ----------
     windows : of the heads that have one.
@@ -261,6 +274,8 @@ class WindowLayer(DynamicLayer):
         super().__init__()
         self.windows = windows
         self.kept: list[KeptTokens] = []
+        self.divided: tuple[HeadGroups, ...] = ()
+        self.undivided_until = math.inf  # tokens
         self.order: Tensor | None = None  # of the groups of a layer among those of ``kept``, where it is another one
         self.length = 0
 
@@ -289,14 +304,27 @@ class WindowLayer(DynamicLayer):
                 "A cache of windows needs texts that are padded on the left only; set tokenizer.padding_side = 'left', "
                 "or give generate past_key_values=DynamicCache()."
             )
-        groups = group_heads(query.shape[1], key.shape[1], self.windows)
-        self.kept = [KeptTokens(group, key, value, lead) for group in groups]
-        numbers = torch.tensor([number for group in groups for number in group.numbers], device=key.device)
+        heads, groups = query.shape[1], key.shape[1]
+        self.divided = group_heads(heads, groups, self.windows)
+        together = HeadGroups(tuple(range(groups)), None, tuple(map(self.windows.get, range(heads))))
+        self.undivided_until = together.narrowest if len(self.divided) > 1 else 0
+        if key.shape[2] > self.undivided_until:
+            self._divide(key, value, lead)
+        else:
+            self.kept = [KeptTokens(together, key, value, lead)]
+
+    def _divide(self, key: Tensor, value: Tensor, lead: Tensor) -> None:
+        """Keep what each of the groups needs of the keys and values ``[B, G, K, D]`` that were seen."""
+        self.undivided_until = math.inf
+        self.kept = [KeptTokens(groups, key, value, lead) for groups in self.divided]
+        numbers = torch.tensor([number for groups in self.divided for number in groups.numbers], device=key.device)
         self.order = None if bool((numbers.diff() > 0).all()) else numbers.argsort()
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Outputs ``[B, Q, H, D]`` of queries that follow the prompt."""
         batch, heads, count, size = query.shape
+        if self.kept[0].length + count > self.undivided_until:
+            self._divide(*self.kept[0].filled(), self.kept[0].lead)
         asked = query.reshape(batch, key.shape[1], -1, size)
         found = [kept.attend(asked, key, value, scaling) for kept in self.kept]
         output = found[0] if len(found) == 1 else torch.cat(found, dim=1)
@@ -338,7 +366,7 @@ class WindowLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.kept, self.length, self.is_initialized = [], 0, False
+        self.kept, self.order, self.length, self.is_initialized = [], None, 0, False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Other examples, as beams are reordered."""
