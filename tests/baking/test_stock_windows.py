@@ -94,6 +94,11 @@ def test_a_llama_is_written_as_a_ministral(options: dict[str, Any], tmp_path: Pa
         torch.testing.assert_close(stock(TOKENS).logits, model(TOKENS).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_a_baked_model_is_refused() -> None:
+    with pytest.raises(ParameterError, match="this one is baked already"):
+        stock_windows(attrim.bake(llama(), Window(3)), [Window(3)])
+
+
 def test_biases_of_a_llama_are_refused() -> None:
     with pytest.raises(ParameterError, match="attention_bias and mlp_bias, which ministral"):
         stock_windows(llama(attention_bias=True, mlp_bias=True), [Window(3)])

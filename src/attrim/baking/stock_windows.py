@@ -25,6 +25,7 @@ from ..edits.window import Window
 from ..errors import ParameterError, SiteError
 from .check import require_same
 from .cost import made_up
+from .model import BakedModel
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 WITH_LAYER_TYPES = {"llama": "ministral"}
@@ -70,6 +71,11 @@ def stock_windows(model: Any, edits: Sequence[Edit]) -> StockWindows:
     model : a decoder of transformers that is not baked.
     edits : windows, as they would be baked.
     """
+    if isinstance(model, BakedModel):
+        raise ParameterError(
+            "Stock layer types are written from a stock model, and this one is baked already; give the model that it "
+            "was made of, or leave --layer-types out."
+        )
     if not edits or not all(isinstance(edit, Window) for edit in edits):
         raise ParameterError(
             "Stock layer types can say windows and nothing else; bake only Window edits, or leave --layer-types out."
