@@ -29,12 +29,12 @@ Group = tuple[str, tuple[int, ...]]
 """The name of a site, and the heads there that share keys and values."""
 
 
-def groups_by_importance(scores: Scores, size: int) -> list[Group]:
-    """All groups of ``size`` heads, those first whose heads together matter least."""
+def groups_by_importance(scores: Scores, size: int | None) -> list[Group]:
+    """All groups of ``size`` heads (None: whole layers), those first whose heads together matter least."""
     found: dict[Group, float] = {}
     for site in scores.sites:
-        for first in range(0, site.heads, size):
-            heads = tuple(range(first, first + size))
+        for first in range(0, site.heads, size or site.heads):
+            heads = tuple(range(first, first + (size or site.heads)))
             found[site.name, heads] = float(scores.values[site.name][list(heads)].sum())
     return sorted(found, key=lambda group: found[group])
 
@@ -62,7 +62,8 @@ def main() -> None:
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--score-limit", type=int, default=2, help="texts to score on")
     parser.add_argument("--limit", type=int, default=4, help="texts to measure on")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one draw of random groups for each")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="one draw of random groups for each")
+    parser.add_argument("--whole-layers", action="store_true", help="window all heads of a layer, as layer types do")
     parser.add_argument("--output", type=Path, help="folder for the edits, one file for each share")
     options = parser.parse_args()
     model, tokenizer = load_model(options.model, kind="causal-lm").eval(), load_tokenizer(options.model)
@@ -73,7 +74,8 @@ def main() -> None:
     prepared = Prepared(model, scored, tokenizer, count_zeros=False)
     scores = score_task(prepared, attrim.Fisher(change="replaced"), change)
     config = model.config
-    order = groups_by_importance(scores, config.num_attention_heads // config.num_key_value_heads)
+    size = None if options.whole_layers else config.num_attention_heads // config.num_key_value_heads
+    order = groups_by_importance(scores, size)
     orders = {"by Fisher": order}
     for seed in options.seeds:
         orders[f"random, seed {seed}"] = random.Random(seed).sample(sorted(order), len(order))
@@ -85,7 +87,13 @@ def main() -> None:
     }
     results = evaluate_settings(model, measured, tokenizer, settings, announce=print)
     title = f"{options.model}, window {options.size} + {options.first}, {options.limit} x {options.max_length} tokens"
-    table = Table("groups with a window", "perplexity", "change", "relative", title=title)
+    table = Table(
+        f"{'layers' if options.whole_layers else 'groups'} with a window",
+        "perplexity",
+        "change",
+        "relative",
+        title=title,
+    )
     dense = results["unedited"].metrics["perplexity"]
     for name, result in results.items():
         perplexity = result.metrics["perplexity"]

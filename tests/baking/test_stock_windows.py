@@ -53,7 +53,7 @@ def test_stock_layers_are_windows_without_first_tokens(name: str, layers: tuple[
 @pytest.mark.parametrize(
     ("name", "edits", "message"),
     [
-        ("llama", [Window(3)], "has no layer types"),
+        ("gpt2", [Window(3)], "has no layer types"),
         ("Qwen3", [Window(3, select=Select(heads=[0]))], "No layer has windows in all"),
         ("Qwen3", [Window(3, select=Select(layers=0)), Window(4, select=Select(layers=1))], "one size of window"),
         ("Qwen3", [Window(3), Gate(0, select=Select(heads=[0]))], "windows and nothing else"),
@@ -63,6 +63,45 @@ def test_what_stock_code_cannot_say_is_refused(name: str, edits: list[Edit], mes
     model = ANIMALS[name].build() if name in ANIMALS else build(name)
     with pytest.raises(ParameterError, match=message):
         stock_windows(model, edits)
+
+
+def llama(**options: Any) -> Any:
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZES, **options})).eval()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+        {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
+    ],
+    ids=["tied", "wide heads, scaled positions"],
+)
+def test_a_llama_is_written_as_a_ministral(options: dict[str, Any], tmp_path: Path) -> None:
+    model = llama(**options)
+    found = stock_windows(model, [Window(3, first=1, select=Select(layers=[0, 2]))])
+    found.model.save_pretrained(tmp_path)
+    stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert (stock.config.model_type, stock.config.sliding_window) == ("ministral", 3)
+    assert stock.config.layer_types == ["sliding_attention", "full_attention", "sliding_attention"]
+    assert "a ministral model with the same weights" in str(found)
+    with torch.no_grad(), attrim.edit(model, Window(3, select=Select(layers=[0, 2]))):
+        torch.testing.assert_close(stock(TOKENS).logits, model(TOKENS).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_baked_model_is_refused() -> None:
+    with pytest.raises(ParameterError, match="this one is baked already"):
+        stock_windows(attrim.bake(llama(), Window(3)), [Window(3)])
+
+
+def test_biases_of_a_llama_are_refused() -> None:
+    with pytest.raises(ParameterError, match="attention_bias and mlp_bias, which ministral"):
+        stock_windows(llama(attention_bias=True, mlp_bias=True), [Window(3)])
 
 
 def test_layers_with_other_heads_lose_their_windows_and_that_is_said() -> None:
@@ -84,3 +123,6 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert attrim.load(tmp_path / "baked").base_model.attrim_carried.edits()[0].first == 1
     assert main([*words, "--dry-run", "--layer-types", str(tmp_path / "none")]) == 0
     assert not (tmp_path / "none").exists()
+    assert main([*words, "--output", str(tmp_path / "one"), "--layer-types", str(tmp_path / "one")]) == 2
+    assert "need two folders" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "one").exists()

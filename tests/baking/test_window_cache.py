@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 
 import attrim
@@ -104,6 +105,47 @@ def test_bytes_are_those_of_the_windows() -> None:
     assert slots[(1,)][2] >= 9
     assert cache.nbytes == sum(tensor.nbytes for own in cache.layers for kept in own.kept for tensor in kept.tensors)
     assert cache.get_seq_length() == 9
+
+
+def test_groups_are_kept_together_until_one_can_drop_something() -> None:
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])
+    cache, mask = window_cache(model), torch.ones_like(TOKENS)
+    layer: Any = cache.layers[0]
+    logits(model, cache, [4], mask)
+    for length, kinds in [(5, 1), (6, 2), (7, 2)]:
+        with torch.no_grad():
+            model(TOKENS[:, length - 1 : length], past_key_values=cache, use_cache=True)
+        assert (cache.get_seq_length(), len(layer.kept)) == (length, kinds)
+    assert [kept.filled()[0].shape[2] for kept in layer.kept] == [5, 7]
+
+
+class Calls(TorchDispatchMode):
+    """Counts what torch is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_makes_few_calls() -> None:
+    # One token at a time, calls and not numbers are what takes time; lists of indices cost most of all. Each of the two
+    # kinds of groups takes its part of query, key and value (3), writes two tokens (4) and attends (1); one that keeps
+    # everything cuts off empty slots (2). The layer splits the queries and joins the outputs (4).
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])
+    cache = window_cache(model)
+    logits(model, cache, [7], torch.ones_like(TOKENS))
+    layer: Any = cache.layers[0]
+    size = model.config.hidden_size // model.config.num_attention_heads
+    query, key, value = torch.randn(2, 4, 1, size), torch.randn(2, 2, 1, size), torch.randn(2, 2, 1, size)
+    with torch.inference_mode(), Calls() as calls:
+        layer.attend(query, key, value, 1.0)
+    assert sum("scaled_dot_product_attention" in name for name in calls.names) == len(layer.kept) == 2
+    assert not [name for name in calls.names if "index" in name]
+    assert len(calls.names) <= 2 * 8 + 2 + 4
 
 
 def test_groups_keep_what_their_widest_head_sees() -> None:

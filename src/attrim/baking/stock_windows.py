@@ -3,6 +3,9 @@
 Configurations of some families (Qwen2 and Qwen3, Gemma, Ministral, OLMo 3, ...) say for every layer whether it has a
 sliding window. Such a window has no first tokens, so the model is not the one that carries a ``Window`` with some and
 must be scored by itself.
+
+Llama has no layer types. Ministral computes what Llama does without biases, with weights of the same names, and has
+them, so that a Llama model is written as a Ministral one.
 """
 
 from __future__ import annotations
@@ -22,8 +25,11 @@ from ..edits.window import Window
 from ..errors import ParameterError, SiteError
 from .check import require_same
 from .cost import made_up
+from .model import BakedModel
 
 SLIDING, FULL = "sliding_attention", "full_attention"
+WITH_LAYER_TYPES = {"llama": "ministral"}
+"""Families without layer types, and one that computes the same, has weights of the same names, and has them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class StockWindows:
 
     Attributes
     ----------
-    model : of the class of the original, with a configuration of its own.
+    model : of the class of the original, or of a family with layer types, with a configuration of its own.
+    family : the type of the model where it is another one than that of the original; None where it is not.
     size : of the window.
     layers : those that have it.
     first : first tokens that the edits keep and this model does not.
@@ -40,6 +47,7 @@ class StockWindows:
     """
 
     model: Any
+    family: str | None
     size: int
     layers: tuple[int, ...]
     first: int
@@ -49,7 +57,10 @@ class StockWindows:
         lost = [f"the first {counted(self.first, 'token')}"] if self.first else []
         lost += [f"the windows of {counted(len(self.partial), 'layer')} with other heads"] if self.partial else []
         without = f", without {' and '.join(lost)}, so score it by itself" if lost else ""
-        return f"{counted(len(self.layers), 'layer')} with a stock window of {counted(self.size, 'token')}{without}"
+        kind = "" if self.family is None else f"a {self.family} model with the same weights: "
+        return (
+            f"{kind}{counted(len(self.layers), 'layer')} with a stock window of {counted(self.size, 'token')}{without}"
+        )
 
 
 def stock_windows(model: Any, edits: Sequence[Edit]) -> StockWindows:
@@ -60,6 +71,11 @@ def stock_windows(model: Any, edits: Sequence[Edit]) -> StockWindows:
     model : a decoder of transformers that is not baked.
     edits : windows, as they would be baked.
     """
+    if isinstance(model, BakedModel):
+        raise ParameterError(
+            "Stock layer types are written from a stock model, and this one is baked already; give the model that it "
+            "was made of, or leave --layer-types out."
+        )
     if not edits or not all(isinstance(edit, Window) for edit in edits):
         raise ParameterError(
             "Stock layer types can say windows and nothing else; bake only Window edits, or leave --layer-types out."
@@ -88,24 +104,60 @@ def stock_windows(model: Any, edits: Sequence[Edit]) -> StockWindows:
     first = max(first for layer in whole for _, first in sizes[layer].values())
     stock = _configured(model, widths[0], whole, len(sites))
     _require_same_windows(model, stock, widths[0], whole)
-    return StockWindows(stock, widths[0], whole, first, partial)
+    family = stock.config.model_type
+    return StockWindows(stock, None if family == model.config.model_type else family, widths[0], whole, first, partial)
 
 
 def _configured(model: Any, size: int, layers: Sequence[int], count: int) -> Any:
     """A copy of the model with another configuration."""
-    config = copy.deepcopy(model.config)
-    if not hasattr(config, "sliding_window") or not hasattr(config, "layer_types"):
-        raise ParameterError(
-            f"The configuration of {config.model_type} has no layer types, so its stock code knows no windows; leave "
-            "--layer-types out, and load the baked model with attrim."
-        )
+    kind, config = _with_layer_types(model)
     config.sliding_window = size
     config.layer_types = [SLIDING if number in layers else FULL for number in range(count)]
     if hasattr(config, "use_sliding_window"):
         config.use_sliding_window = True
-    stock = type(model)(config).to(model.device, model.dtype)
+    stock = kind(config).to(model.device, model.dtype)
     stock.load_state_dict(model.state_dict())
+    if model.can_generate():
+        stock.generation_config = copy.deepcopy(model.generation_config)
     return stock.train(model.training)
+
+
+def _with_layer_types(model: Any) -> tuple[type, Any]:
+    """A class of models that has layer types, and a configuration for it: those of the model, or of a like family."""
+    from transformers import CONFIG_MAPPING
+
+    config, kind = copy.deepcopy(model.config), type(model)
+    if hasattr(config, "sliding_window") and hasattr(config, "layer_types"):
+        return kind, config
+    family = WITH_LAYER_TYPES.get(config.model_type)
+    alike = None if family is None else _class_alike(kind, type(config), CONFIG_MAPPING[family])
+    if family is None or alike is None:
+        raise ParameterError(
+            f"The configuration of {config.model_type} has no layer types, so its stock code knows no windows; leave "
+            "--layer-types out, and load the baked model with attrim."
+        )
+    fields = config.to_dict()
+    # Ministral has no biases and no field for them; a field that says nothing more than that is left out.
+    biased = [name for name in ("attention_bias", "mlp_bias") if fields.pop(name, False)]
+    if biased:
+        raise ParameterError(
+            f"This {config.model_type} has {' and '.join(biased)}, which {family} with its layer types does not know; "
+            "leave --layer-types out, and load the baked model with attrim."
+        )
+    for name in ("model_type", "architectures", "transformers_version", "pretraining_tp"):
+        fields.pop(name, None)
+    return alike, CONFIG_MAPPING[family](**fields)
+
+
+def _class_alike(kind: type, config: type, other: Any) -> Any:
+    """The class for the configuration ``other`` that does what ``kind`` does for ``config``, such as causal LM."""
+    from transformers.models.auto import modeling_auto
+
+    for automatic in vars(modeling_auto).values():
+        known = getattr(automatic, "_model_mapping", None)
+        if known is not None and config in known and known[config] is kind and other in known:
+            return known[other]
+    return None
 
 
 def _require_same_windows(model: Any, stock: Any, size: int, layers: Sequence[int]) -> None:

@@ -6,7 +6,9 @@ these are freed, not masked. Groups with a head that looks everywhere keep every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,10 +49,15 @@ class HeadGroups:
     span: Span | None
     windows: tuple[Span | None, ...]
 
-    @property
+    @functools.cached_property
     def uniform(self) -> bool:
         """Whether all heads look at all that is kept."""
         return all(window == self.span for window in self.windows)
+
+    @functools.cached_property
+    def narrowest(self) -> float:
+        """The length up to which a text has no token that its last one does not see."""
+        return min((sum(window) for window in self.windows if window is not None), default=math.inf)
 
     def kept(self, length: int) -> int:
         """Tokens that are kept of a text."""
@@ -82,115 +89,179 @@ def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[Head
     )
 
 
+class Places:
+    """Where some groups of heads are among those of a layer.
+
+    Every step of a generation takes them out of the new keys, values and queries. Groups that are neighbours are a
+    view, and others have an index that is made once.
+    """
+
+    def __init__(self, numbers: Sequence[int], groups: int, device: torch.device) -> None:
+        self.begin, self.count = numbers[0], len(numbers)
+        self.all = self.count == groups
+        self.neighbours = numbers[-1] - self.begin == self.count - 1
+        self.index = torch.tensor(numbers, device=device)
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """These groups of a tensor ``[B, groups, ...]``."""
+        if self.all:
+            return tensor
+        if self.neighbours:
+            return tensor.narrow(1, self.begin, self.count)
+        return tensor.index_select(1, self.index)
+
+
 class KeptTokens:
     """The keys and values of some groups: all of them, or the first tokens and a ring of the last ones.
 
+    Token p of a text without padding is in slot p as long as there are slots. Later ones replace each other in the
+    slots behind those of the first tokens. With padding on the left, every example has its own first tokens in the
+    first slots.
+
     Attributes
     ----------
-    tensors : keys and values ``[B, G, slots, D]``.
-    positions : int64 ``[B, slots]``, which token is in a slot; -1 for none. A first token is in its own slot alone.
+    tensors : keys and values ``[B, G, slots, D]``; there may be more slots than are filled.
+    length : tokens that were seen.
     """
 
     def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor) -> None:
         self.groups, self.lead, self.length = groups, lead, 0
         self.farthest = int(lead.max())
-        slots = 0 if groups.span is None else sum(groups.span)
-        self.positions = torch.full((len(key), slots), -1, device=key.device)
-        self.tensors = [
-            tensor.new_zeros(len(key), len(groups.numbers), slots, tensor.shape[3]) for tensor in (key, value)
-        ]
-        self._keep(self._own(key), self._own(value))
+        self.places = Places(groups.numbers, key.shape[1], key.device)
+        self.tensors = [tensor.new_zeros(len(key), len(groups.numbers), 0, tensor.shape[3]) for tensor in (key, value)]
+        self._keep(self.places.take(key), self.places.take(value))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Outputs ``[B, heads, Q, D]`` of queries that follow what is kept; their keys and values are kept, too."""
-        key, value, count = self._own(key), self._own(value), key.shape[2]
-        new = torch.arange(self.length, self.length + count, device=key.device)
+        """Outputs ``[B, own groups, N, D]`` of queries that follow what is kept; their keys and values are kept, too.
+
+        Parameters
+        ----------
+        query : ``[B, groups, N, D]``, where N counts the new tokens of all heads of a group. The heads of a group are
+            as many queries of the one head of keys that they share: nothing is repeated.
+        key, value : ``[B, groups, Q, D]``, of the new tokens.
+        """
+        take = self.places.take
+        asked, key, value, count = take(query), take(key), take(value), key.shape[2]
+        allowed: Tensor | None = None
         if self.groups.span is not None and count > 1:
             # Keys that the first of these queries sees may be those that the last of them replaces.
-            keys, values = (torch.cat(pair, dim=2) for pair in zip(self.tensors, (key, value), strict=True))
-            positions = torch.cat([self.positions, new.expand(len(key), -1)], dim=1)
+            positions = torch.cat([self._positions(), self._new(count).expand(len(key), -1)], dim=1)
+            pairs = zip(self.filled(), (key, value), strict=True)
+            keys, values = (torch.cat(pair, dim=2) for pair in pairs)
             self._keep(key, value)
+            allowed = self._allowed(positions, count)
         else:
             self._keep(key, value)
-            filled = self.length if self.groups.span is None else None  # a ring has empty slots anywhere
-            keys, values = (tensor[:, :, :filled] for tensor in self.tensors)
-            positions = self.positions
-        allowed = self._allowed(positions, new, keys.shape[2])
-        # The heads of a group are as many queries of the one head of keys that they share: nothing is repeated.
-        own = self._queries(query)
-        asked = own.reshape(*keys.shape[:2], -1, own.shape[3])
+            keys, values = self.filled()
+            if count > 1 or not self._sees_all():
+                allowed = self._allowed(self._positions(), count)
         if allowed is not None:
-            allowed = allowed.expand(*own.shape[:3], -1).reshape(*asked.shape[:3], -1)
-        found = functional.scaled_dot_product_attention(asked, keys, values, attn_mask=allowed, scale=scaling)
-        return found.reshape(*own.shape[:3], -1)
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        numbers = self.groups.numbers
-        return tensor if len(numbers) == tensor.shape[1] else tensor[:, list(numbers)]
-
-    def _queries(self, query: Tensor) -> Tensor:
-        heads, groups = len(self.groups.windows), self.groups.numbers
-        if heads == query.shape[1]:
-            return query
-        share = heads // len(groups)
-        return query[:, [group * share + place for group in groups for place in range(share)]]
+            shape = len(key), len(self.groups.windows), count, keys.shape[2]
+            allowed = allowed.expand(shape).reshape(*asked.shape[:3], -1)
+        return functional.scaled_dot_product_attention(asked, keys, values, attn_mask=allowed, scale=scaling)
 
     def _keep(self, *new: Tensor) -> None:
-        count = new[0].shape[2]
-        stop = self.length + count
-        if self.groups.span is None:
-            if stop > self.tensors[0].shape[2]:
-                self.tensors = [_with_room(tensor[:, :, : self.length], stop) for tensor in self.tensors]
-            for tensor, added in zip(self.tensors, new, strict=True):
-                tensor[:, :, self.length : stop] = added
+        begin, count, span = self.length, new[0].shape[2], self.groups.span
+        stop = self.length = begin + count
+        self._make_room()
+        if span is None or (self.farthest == 0 and stop <= sum(span)):
+            slot = begin
+        elif count == 1 and begin - self.farthest >= span[1]:
+            slot = span[1] + (begin - span[1]) % span[0]
         else:
-            self._replace(new, torch.arange(self.length, stop, device=self.lead.device), *self.groups.span)
-        self.length = stop
-
-    def _replace(self, new: tuple[Tensor, ...], places: Tensor, size: int, first: int) -> None:
-        """Put new tokens into the ring, in the place of the oldest, and the first ones into their own slots."""
-        last = slice(max(0, len(places) - size), None)
-        slots = first + places[last] % size
-        own = places - self.lead[:, None]  # [B, count], the positions in the texts themselves
-        self.positions[:, slots] = torch.where(own[:, last] >= first, places[last], -1)
-        for tensor, added in zip(self.tensors, new, strict=True):
-            tensor[:, :, slots] = added[:, :, last]
-        if self.length - self.farthest >= first:
+            self._replace(new, begin, *span)
             return
+        for tensor, added in zip(self.tensors, new, strict=True):
+            tensor.narrow(2, slot, count).copy_(added)
+
+    def _replace(self, new: tuple[Tensor, ...], begin: int, size: int, first: int) -> None:
+        """Put new tokens into the ring, in the place of the oldest, and the first of each text into their slots."""
+        # No text has its first tokens later than this, and the ring does not need them.
+        oldest = min(max(begin, first, self.length - size), self.length)
+        places = torch.arange(oldest, self.length, device=self.lead.device)
+        slots = first + (places - first) % size
+        for tensor, added in zip(self.tensors, new, strict=True):
+            tensor[:, :, slots] = added[:, :, oldest - begin :]
+        if begin - self.farthest >= first:
+            return
+        own = torch.arange(begin, self.length, device=self.lead.device) - self.lead[:, None]  # position in its text
         examples, columns = ((own >= 0) & (own < first)).nonzero(as_tuple=True)
-        self.positions[examples, own[examples, columns]] = places[columns]
         for tensor, added in zip(self.tensors, new, strict=True):
             tensor[examples, :, own[examples, columns]] = added[examples, :, columns]
 
-    def _allowed(self, positions: Tensor, new: Tensor, keys: int) -> Tensor | None:
-        """Bool ``[B|1, heads|1, Q, keys]``, or None where every query sees all that is kept."""
-        span, begin = self.groups.span, int(new[0])
-        full = self.farthest == 0 if span is None else begin - span[0] >= self.farthest + span[1] - 1
-        if len(new) == 1 and full and self.groups.uniform:
-            return None
-        place = torch.arange(keys, device=new.device)[None] if span is None else positions
-        place, query, lead = place[:, None, None], new[None, None, :, None], self.lead[:, None, None, None]
+    def _make_room(self) -> None:
+        """Room for all tokens that are kept, and for a few more, so that they are seldom copied."""
+        kept, slots = self.groups.kept(self.length), self.tensors[0].shape[2]
+        if kept > slots:
+            slots = self.groups.kept(kept + max(16, kept // GROWTH))
+            self.tensors = [_widened(tensor, slots) for tensor in self.tensors]
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[B, G, filled slots, D]``."""
+        filled = self.groups.kept(self.length)
+        key, value = self.tensors
+        return (key, value) if key.shape[2] == filled else (key.narrow(2, 0, filled), value.narrow(2, 0, filled))
+
+    def _new(self, count: int) -> Tensor:
+        return torch.arange(self.length, self.length + count, device=self.lead.device)
+
+    def _positions(self) -> Tensor:
+        """Int64 ``[B|1, filled]``, which token is in a slot; -1 for none, and for one that is in a first slot, too."""
+        slot = torch.arange(self.groups.kept(self.length), device=self.lead.device)[None]
+        if self.groups.span is None:
+            return slot
+        (size, first), last, lead = self.groups.span, self.length - 1, self.lead[:, None]
+        ring = last - (last - slot) % size
+        return torch.where(
+            slot < first,
+            torch.where(slot + lead <= last, slot + lead, -1),
+            torch.where(ring - lead >= first, ring, -1),
+        )
+
+    def _sees_all(self) -> bool:
+        """Whether the last token sees all that is kept."""
+        if self.farthest == 0 and self.length <= self.groups.narrowest:
+            return True
+        if not self.groups.uniform:
+            return False
+        if self.farthest == 0:
+            return True
+        # Behind padding, a ring has slots that are empty, or have what is in a first slot, too.
+        return self.groups.span is not None and self.length >= self.farthest + sum(self.groups.span)
+
+    def _allowed(self, positions: Tensor, count: int) -> Tensor:
+        """Bool ``[B|1, heads|1, Q, keys]``: what each of the last ``count`` tokens sees."""
+        place, lead = positions[:, None, None], self.lead[:, None, None, None]
+        query = torch.arange(self.length - count, self.length, device=place.device)[:, None]
         seen = (place >= lead) & (place <= query)
-        windows = [(keys + 1, 0) if window is None else window for window in self.groups.windows]
-        size, first = torch.tensor(windows, device=new.device).T[..., None, None]
-        return seen & ((query - place < size) | (place - lead < first))
+        return seen & ((query - place < self._sizes[0]) | (place - lead < self._sizes[1]))
+
+    @functools.cached_property
+    def _sizes(self) -> Tensor:
+        """Size and first tokens of the window of each head, int64 ``[2, heads, 1, 1]``."""
+        everything = torch.iinfo(torch.int64).max, 0
+        windows = [everything if window is None else window for window in self.groups.windows]
+        return torch.tensor(windows, device=self.lead.device).T[..., None, None]
 
     def select(self, index: Tensor) -> None:
         """Other examples of the batch, as beams are reordered."""
         index = index.to(self.lead.device)
         self.tensors = [tensor.index_select(0, index) for tensor in self.tensors]
-        self.lead, self.positions = self.lead.index_select(0, index), self.positions.index_select(0, index)
+        self.lead = self.lead.index_select(0, index)
 
 
-def _with_room(tensor: Tensor, length: int) -> Tensor:
-    """A tensor with the same beginning, and room for ``length`` tokens and a few more."""
-    wider = tensor.new_empty(*tensor.shape[:2], length + max(16, length // GROWTH), tensor.shape[3])
+def _widened(tensor: Tensor, slots: int) -> Tensor:
+    """A tensor with the same beginning and more slots; the new ones are 0, because a masked NaN is still a NaN."""
+    wider = tensor.new_zeros(*tensor.shape[:2], slots, tensor.shape[3])
     wider[:, :, : tensor.shape[2]] = tensor
     return wider
 
 
 class WindowLayer(DynamicLayer):
     """The cache of one layer.
+
+    Its groups are kept together, as transformers does, as long as none of them can drop anything: a step then needs one
+    call of attention in place of one for each kind of groups.
 
     Parameters
     ----------
@@ -203,6 +274,9 @@ class WindowLayer(DynamicLayer):
         super().__init__()
         self.windows = windows
         self.kept: list[KeptTokens] = []
+        self.divided: tuple[HeadGroups, ...] = ()
+        self.undivided_until = math.inf  # tokens
+        self.order: Tensor | None = None  # of the groups of a layer among those of ``kept``, where it is another one
         self.length = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -230,19 +304,33 @@ class WindowLayer(DynamicLayer):
                 "A cache of windows needs texts that are padded on the left only; set tokenizer.padding_side = 'left', "
                 "or give generate past_key_values=DynamicCache()."
             )
-        groups = group_heads(query.shape[1], key.shape[1], self.windows)
-        self.kept = [KeptTokens(group, key, value, lead) for group in groups]
+        heads, groups = query.shape[1], key.shape[1]
+        self.divided = group_heads(heads, groups, self.windows)
+        together = HeadGroups(tuple(range(groups)), None, tuple(map(self.windows.get, range(heads))))
+        self.undivided_until = together.narrowest if len(self.divided) > 1 else 0
+        if key.shape[2] > self.undivided_until:
+            self._divide(key, value, lead)
+        else:
+            self.kept = [KeptTokens(together, key, value, lead)]
+
+    def _divide(self, key: Tensor, value: Tensor, lead: Tensor) -> None:
+        """Keep what each of the groups needs of the keys and values ``[B, G, K, D]`` that were seen."""
+        self.undivided_until = math.inf
+        self.kept = [KeptTokens(groups, key, value, lead) for groups in self.divided]
+        numbers = torch.tensor([number for groups in self.divided for number in groups.numbers], device=key.device)
+        self.order = None if bool((numbers.diff() > 0).all()) else numbers.argsort()
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Outputs ``[B, Q, H, D]`` of queries that follow the prompt."""
-        found = [kept.attend(query, key, value, scaling) for kept in self.kept]
-        if len(found) == 1:
-            return found[0].transpose(1, 2)
-        output = query.new_empty(*query.shape[:3], value.shape[3])
-        for kept, part in zip(self.kept, found, strict=True):
-            share = query.shape[1] // key.shape[1]
-            output[:, [group * share + place for group in kept.groups.numbers for place in range(share)]] = part
-        return output.transpose(1, 2)
+        batch, heads, count, size = query.shape
+        if self.kept[0].length + count > self.undivided_until:
+            self._divide(*self.kept[0].filled(), self.kept[0].lead)
+        asked = query.reshape(batch, key.shape[1], -1, size)
+        found = [kept.attend(asked, key, value, scaling) for kept in self.kept]
+        output = found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        if self.order is not None:
+            output = output.index_select(1, self.order)
+        return output.reshape(batch, heads, count, -1).transpose(1, 2)
 
     def answer(
         self,
@@ -260,7 +348,8 @@ class WindowLayer(DynamicLayer):
             found: Attended = function(module, query, key, value, attention_mask, scaling=scaling, **arguments)
             self.begin(query, key, value, attention_mask)
             return found
-        if sum(module in session.map.modules for session in active_sessions()) > 1:
+        sessions = active_sessions()
+        if len(sessions) > 1 and sum(module in session.map.modules for session in sessions) > 1:
             raise ParameterError(
                 "Attention cannot be edited or watched while a cache of windows is used, because it does not have all "
                 "keys; give past_key_values=DynamicCache()."
@@ -277,7 +366,7 @@ class WindowLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.kept, self.length, self.is_initialized = [], 0, False
+        self.kept, self.order, self.length, self.is_initialized = [], None, 0, False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Other examples, as beams are reordered."""

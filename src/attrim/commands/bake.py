@@ -149,6 +149,11 @@ class Bake(Command, Source):
             raise ParameterError("There is no folder to write the model to; give --output FOLDER, or --dry-run.")
         require_fillable(self.output)
         if self.layer_types is not None:
+            if self.layer_types.resolve() == self.output.resolve():
+                raise ParameterError(
+                    "--output and --layer-types are two models and need two folders, because the second would replace "
+                    "the first."
+                )
             require_fillable(self.layer_types)
 
     def _tokenizer(self) -> Any:
