@@ -71,14 +71,18 @@ def row_facts(
         assert facts.small is not None
         counts, sizes, small = facts.counts, facts.sizes, facts.small[..., 0]
     real = sizes > 0
-    medians = (2 * counts.cumsum(-1) < sizes[..., None]).sum(-1)
+    # No row has so many keys that twice their number needs more than the 32 bits that they were counted in.
+    medians = (2 * counts.cumsum(-1, dtype=counts.dtype) < sizes[..., None]).sum(-1)
     deciles = (DECILES * small // sizes.clamp(min=1)).clamp(max=DECILES - 1)
     return RowFacts(row_shares(counts), _occurrences(deciles, real, DECILES), _occurrences(medians, real, bins))
 
 
 def row_shares(counts: Tensor) -> Tensor:
     """Int64 ``[H, bins]``: the sum of the rows' histograms ``[H, Q, bins]``, 2^36 shared among each row's values."""
-    return (counts * (ONE // counts.sum(-1, keepdim=True).clamp(min=1))).sum(1)
+    shares = ONE // counts.sum(-1, keepdim=True).clamp(min=1)
+    if shares.numel() and bool((shares == shares[0, 0]).all()):  # without padding; sums of small integers are faster
+        return counts.sum(1) * shares[0, 0]
+    return (counts * shares).sum(1)
 
 
 def plain_row_counts(weights: Tensor, valid: Tensor, floor: float, bins: int) -> Tensor:
