@@ -70,9 +70,9 @@ def blocks(plan: SparsePlan, head: int) -> list[tuple[NDArray[np.generic], ...]]
     """Rows, columns and bits of the blocks of a head."""
     pattern = plan.pattern_of[head]
     return [
-        (plan.rows[block], plan.columns[own], plan.kept[own])
+        (plan.rows[block], plan.columns[own] + plan.shift[block], plan.kept[own])
         for block in range(plan.block_begin[pattern], plan.block_begin[pattern + 1])
-        for own in [slice(plan.column_begin[block], plan.column_begin[block + 1])]
+        for own in [slice(plan.column_begin[block], plan.column_end[block])]
     ]
 
 
