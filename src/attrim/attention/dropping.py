@@ -183,14 +183,21 @@ def _by_rule(call: Call, about: Sequence[tuple[Edit, list[int]]]) -> list[KeptSp
 
 def _by_rule_of_long_texts(call: Call, about: Sequence[tuple[Edit, list[int]]]) -> Iterator[KeptSpans] | None:
     """As :func:`_by_rule`, but one head at a time, because the spans of all heads may have a hundred megabytes."""
-    # Whether there is a rule depends on the edit and the text, not on the head.
-    if any(edit.kept_spans(call.for_heads(axis[:1])) is None for edit, axis in about if axis):
-        return None
+    # Whether there is a rule, and whether it is one for all heads, depends on the edit and the text, not on the head.
+    of_all: list[KeptSpans | None] = []
+    for edit, axis in about:
+        kept = edit.kept_spans(call.for_heads(axis[:2]))
+        if kept is None:
+            return None
+        of_all.append(kept[0] if len(kept) == 1 else None)
 
-    def each() -> Iterator[KeptSpans]:
-        for head in range(len(call.heads)):
-            own = _by_rule(call.for_heads([head]), [(edit, [0]) for edit, axis in about if head in axis])
-            assert own is not None
-            yield own[0]
+    def of_head(head: int) -> KeptSpans:
+        parts = []
+        for (edit, axis), known in zip(about, of_all, strict=True):
+            if head in axis:
+                kept = [known] if known is not None else edit.kept_spans(call.for_heads([head]))
+                assert kept is not None
+                parts.append(kept[0])
+        return KeptSpans.intersection(parts or [KeptSpans.everything((call.allowed.shape[-2], call.allowed.shape[-1]))])
 
-    return each()
+    return map(of_head, range(len(call.heads)))

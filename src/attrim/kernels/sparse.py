@@ -139,7 +139,7 @@ class SparsePlan:
             cut = spans.up_to(np.arange(1, spans.queries + 1)) if causal else spans
             digest = hashlib.blake2b()
             for array in (cut.begin, cut.start, cut.stop):
-                digest.update(np.ascontiguousarray(array))
+                digest.update(array.tobytes())
             name = digest.digest()
             if name not in known:
                 known[name] = len(parts)
