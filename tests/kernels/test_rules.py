@@ -20,7 +20,8 @@ from attrim.edits.mask import Mask
 from attrim.edits.window import Window
 from attrim.kernels import team
 from attrim.kernels.rules import KeptSpans
-from attrim.kernels.sparse import SparsePlan, attend_sparse
+from attrim.kernels.sparse import SIDE, SparsePlan, attend_sparse
+from attrim.kernels.ways import kept_cells
 
 SITE = Site("site", "encoder", 0, 2)
 
@@ -70,9 +71,9 @@ def blocks(plan: SparsePlan, head: int) -> list[tuple[NDArray[np.generic], ...]]
     """Rows, columns and bits of the blocks of a head."""
     pattern = plan.pattern_of[head]
     return [
-        (plan.rows[block], plan.columns[own], plan.kept[own])
+        (plan.rows[block], plan.columns[own] + plan.shift[block], plan.kept[own])
         for block in range(plan.block_begin[pattern], plan.block_begin[pattern + 1])
-        for own in [slice(plan.column_begin[block], plan.column_begin[block + 1])]
+        for own in [slice(plan.column_begin[block], plan.column_end[block])]
     ]
 
 
@@ -148,6 +149,33 @@ def test_long_texts_have_plans_without_cells(causal: bool) -> None:
         seen = ~dropped & (torch.arange(length) < stop[0, row])
         weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), -1).nan_to_num(0.0)
         torch.testing.assert_close(found[:, row].double(), (weights @ value.double())[:, :, 0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["window", "distances", "far distances"])
+def test_plans_by_distance_do_not_grow_with_the_text(kind: str, causal: bool) -> None:
+    """Blocks share their columns; where queries keep all that is far away, there are as many as keys on both sides."""
+    generator = torch.Generator().manual_seed(0)
+    shares = torch.rand(2, 401, generator=generator)
+    shares[:, :8] = shares[:, -8:] = 0.0 if kind == "far distances" else 1.0
+    cells = torch.rand(2, 64, 64, generator=generator) < 0.5
+    edit = Window(200) if kind == "window" else Mask(cells, "offset", distances=shares)
+    stored = {}
+    for length in (1280, 2560):
+        call = dropping.whole_call(SITE, (0, 1), (length, length))
+        plan = dropping.make_plan(call, [(edit, (0, 1))], reorder=True, causal=causal)
+        assert plan is not None
+        dropped = edit.drops(call)
+        assert dropped is not None
+        for head in range(2):
+            kept = ~dropped[0, min(head, dropped.shape[1] - 1)]
+            assert (kept_cells(plan, int(plan.pattern_of[head])) == (kept.tril() if causal else kept).numpy()).all()
+        stored[length] = len(plan.columns)
+        assert stored[length] < int(plan.computed().sum()) / SIDE / 4
+    most = 2 * 2 * (2560 - 1280) if kind == "far distances" else 0
+    # The blocks of the stored cells see what is behind these, up to the end of the text.
+    most += 2 * 4 * (2560 - 1280) if kind == "far distances" else 0
+    assert stored[2560] <= stored[1280] + most
 
 
 def test_a_step_of_a_generation_asks_for_its_keys_alone() -> None:

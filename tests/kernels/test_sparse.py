@@ -75,12 +75,13 @@ def test_a_plan_has_every_kept_cell_once(heads: int, queries: int, keys: int, se
             pattern = plan.pattern_of[head]
             rows_seen = []
             for block in range(plan.block_begin[pattern], plan.block_begin[pattern + 1]):
-                own = slice(plan.column_begin[block], plan.column_begin[block + 1])
-                assert (np.diff(plan.columns[own]) > 0).all()
+                own = slice(plan.column_begin[block], plan.column_end[block])
+                columns = plan.columns[own] + plan.shift[block]
+                assert (np.diff(columns) > 0).all()
                 rows_seen += [row for row in plan.rows[block] if row >= 0]
                 for place, row in enumerate(plan.rows[block]):
                     if row >= 0:
-                        found[row, plan.columns[own]] += plan.kept[own] >> place & 1
+                        found[row, columns] += plan.kept[own] >> place & 1
             assert sorted(rows_seen) == list(range(queries))
             assert (found == kept[head].numpy()).all()
 

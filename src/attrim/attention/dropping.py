@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -149,9 +149,9 @@ def make_plan(call: Call, edits: Chosen, reorder: bool, causal: bool = False) ->
     causal : leave out the keys after a query's own position.
     """
     about = [(edit, [place for place, head in enumerate(call.heads) if head in set(heads)]) for edit, heads in edits]
-    spans = _by_rule(call, about)
+    short = call.allowed.shape[-2] * call.allowed.shape[-1] <= FEW
+    spans: Iterable[KeptSpans] | None = _by_rule(call, about) if short else _by_rule_of_long_texts(call, about)
     if spans is not None:
-        short = call.allowed.shape[-2] * call.allowed.shape[-1] <= FEW
         return SparsePlan.by_rule(spans, reorder=reorder and short, causal=causal)
     kept = torch.ones(len(call.heads), *call.allowed.shape[-2:], dtype=torch.bool)
     for edit, axis in about:
@@ -179,3 +179,25 @@ def _by_rule(call: Call, about: Sequence[tuple[Edit, list[int]]]) -> list[KeptSp
         if name not in joined:
             joined[name] = KeptSpans.intersection(own or [everything])
     return [joined[tuple(map(id, own))] for own in of_heads]
+
+
+def _by_rule_of_long_texts(call: Call, about: Sequence[tuple[Edit, list[int]]]) -> Iterator[KeptSpans] | None:
+    """As :func:`_by_rule`, but one head at a time, because the spans of all heads may have a hundred megabytes."""
+    # Whether there is a rule, and whether it is one for all heads, depends on the edit and the text, not on the head.
+    of_all: list[KeptSpans | None] = []
+    for edit, axis in about:
+        kept = edit.kept_spans(call.for_heads(axis[:2]))
+        if kept is None:
+            return None
+        of_all.append(kept[0] if len(kept) == 1 else None)
+
+    def of_head(head: int) -> KeptSpans:
+        parts = []
+        for (edit, axis), known in zip(about, of_all, strict=True):
+            if head in axis:
+                kept = [known] if known is not None else edit.kept_spans(call.for_heads([head]))
+                assert kept is not None
+                parts.append(kept[0])
+        return KeptSpans.intersection(parts or [KeptSpans.everything((call.allowed.shape[-2], call.allowed.shape[-1]))])
+
+    return map(of_head, range(len(call.heads)))

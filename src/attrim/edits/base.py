@@ -93,8 +93,8 @@ class Edit:
 
         Returns
         -------
-        the spans of keys that the queries of each head of the call keep, or one entry for all heads. None (default)
-        where there is no rule, or where the cells are stored anyway.
+        the spans of keys that the queries of each head of the call keep, or one entry where any heads keep
+        the same. None (default) where there is no rule, or where the cells are stored anyway.
         """
         return None
 

@@ -111,8 +111,8 @@ typedef struct {
     int64_t examples, heads, group, queries, keys, size, value_size;
     int64_t query_steps[4], key_steps[4], value_steps[4];
     double scaling;
-    const int64_t *start, *stop, *plan_of, *block_begin, *column_begin;
-    const int32_t *rows, *columns;
+    const int64_t *start, *stop, *plan_of, *block_begin, *column_begin, *column_end;
+    const int32_t *rows, *shift, *columns;
     const uint16_t *kept;
     int64_t most_columns, *failed;
 } SparseParameters;
@@ -676,7 +676,7 @@ DEFINE_PASS(attend_sparse, SparseParameters)
 DEFINE_PASS(describe_rows, RowParameters)
 
 /* How the passes are called, and what their parameters mean where the sizes of the structures do not tell; as team.py. */
-enum { INTERFACE = 4 };
+enum { INTERFACE = 5 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Addresses of the compiled passes.", .m_size = -1};

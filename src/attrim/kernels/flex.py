@@ -103,12 +103,14 @@ def _make_tables(plan: SparsePlan) -> tuple[NDArray[Any], ...]:
     there = plan.rows >= 0
     place = (number * SIDE)[:, None] + np.arange(SIDE)
     place_of[np.broadcast_to(pattern[:, None], there.shape)[there], plan.rows[there]] = place[there]
-    of_column = np.repeat(np.arange(len(plan.rows)), np.diff(plan.column_begin))
     bits = np.zeros((patterns, blocks, plan.keys), dtype=np.int32)
-    bits[pattern[of_column], number[of_column], plan.columns] = plan.kept
     tiles = np.zeros((patterns, -(-plan.queries // TILE), -(-plan.keys // TILE)), dtype=bool)
-    for row in range(SIDE):
-        kept = (plan.kept >> row & 1).astype(bool)
-        block = of_column[kept]
-        tiles[pattern[block], plan.rows[block, row] // TILE, plan.columns[kept] // TILE] = True
+    for own in range(patterns):
+        counts, columns, kept_by = plan.blocks(own)
+        of_column = np.repeat(np.arange(blocks), counts)
+        bits[own, of_column, columns] = kept_by
+        rows = plan.rows[plan.block_begin[own] : plan.block_begin[own + 1]]
+        for row in range(SIDE):
+            kept = (kept_by >> row & 1).astype(bool)
+            tiles[own, rows[of_column[kept], row] // TILE, columns[kept] // TILE] = True
     return plan.pattern_of, place_of, bits, tiles

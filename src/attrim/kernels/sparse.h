@@ -109,6 +109,7 @@ TARGET static void NAMED(turn)(const float *restrict rows, int64_t size, float *
 typedef struct {
     float *keys, *values, *queries, *turned, *weights, *outputs;
     uint8_t *copied;
+    int32_t *columns;
     int64_t step; /* floats from value to value */
 } NAMED(SparseScratch);
 
@@ -131,11 +132,13 @@ TARGET static void NAMED(attend_sparse_block)(const SparseParameters *p, NAMED(S
         after = stop[row] > after ? stop[row] : after;
     }
     if (!present) return;
-    int64_t begin = p->column_begin[block], end = p->column_begin[block + 1];
-    while (begin < end && p->columns[begin] < first) begin++;
-    while (begin < end && p->columns[end - 1] >= after) end--;
-    const int32_t *columns = p->columns + begin;
+    const int32_t shift = p->shift[block];
+    int64_t begin = p->column_begin[block], end = p->column_end[block];
+    while (begin < end && p->columns[begin] + shift < first) begin++;
+    while (begin < end && p->columns[end - 1] + shift >= after) end--;
     const int64_t keys = end - begin;
+    for (int64_t key = 0; key < keys; key++) s->columns[key] = p->columns[begin + key] + shift;
+    const int32_t *columns = s->columns;
     const int64_t number = p->bfloat16 ? 2 : 4; /* bytes */
     const char *all_queries = (const char *)p->query + (example * p->query_steps[0] + head * p->query_steps[1]) * number;
     const char *all_keys = (const char *)p->key + (example * p->key_steps[0] + group * p->key_steps[1]) * number;
@@ -186,7 +189,7 @@ TARGET static void NAMED(attend_sparse_block)(const SparseParameters *p, NAMED(S
 TARGET static void NAMED(attend_sparse)(const SparseParameters *p) {
     const int64_t step = (p->value_size + LANES - 1) / LANES * LANES;
     const int64_t sizes[] = {p->keys * p->size, p->keys * step, SIDE * p->size, SIDE * p->size,
-                             (p->most_columns + AT_ONCE) * SIDE, SIDE * step, p->keys / 4 + 1};
+                             (p->most_columns + AT_ONCE) * SIDE, SIDE * step, p->keys / 4 + 1, p->most_columns};
     enum { PARTS = sizeof sizes / sizeof *sizes };
     int64_t total = 16;
     for (int part = 0; part < PARTS; part++) total += (sizes[part] + 15) / 16 * 16;
@@ -197,7 +200,8 @@ TARGET static void NAMED(attend_sparse)(const SparseParameters *p) {
     }
     float *part[PARTS], *next = (float *)(((uintptr_t)memory + 63) / 64 * 64);
     for (int number = 0; number < PARTS; next += (sizes[number++] + 15) / 16 * 16) part[number] = next;
-    NAMED(SparseScratch) s = {part[0], part[1], part[2], part[3], part[4], part[5], (uint8_t *)part[6], step};
+    NAMED(SparseScratch) s = {part[0], part[1], part[2], part[3], part[4], part[5], (uint8_t *)part[6],
+                               (int32_t *)part[7], step};
     const int64_t pieces = p->examples * p->heads * p->parts;
     int64_t known = -1; /* the example and group whose keys are copied */
     for (int64_t piece = claim(p->next); piece < pieces; piece = claim(p->next)) {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,10 @@ from .rules import KeptSpans
 
 SIDE = 16
 """Queries of a block, as in compiled.c."""
-_Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
-"""One pattern: the order of its queries, and of its blocks the number of columns, the columns and their bits."""
+_Blocks = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
+"""Of the blocks of one pattern the number of columns, the columns and their bits."""
+_Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
+"""One pattern: the order of its queries, where the columns of its blocks begin and end, the columns and their bits."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,10 @@ class SparsePlan:
     pattern_of : int64 ``[H]``, the pattern of each head.
     block_begin : int64 ``[patterns + 1]``, the first block of each pattern.
     rows : int32 ``[blocks, 16]``, the queries of a block; -1 for none.
-    column_begin : int64 ``[blocks + 1]``, where the columns of a block begin.
-    columns : int32 ``[columns]``, the keys of the blocks, ascending in each.
+    column_begin, column_end : int64 ``[blocks]``, where the columns of a block begin and end. Blocks may share them:
+        a pattern that goes by distance has the same columns in every block, but for the ends of the text.
+    shift : int32 ``[blocks]``, what is added to the columns of a block: 16 times its number within the pattern.
+    columns : int32 ``[columns]``, the keys of the blocks less their shift, ascending in each.
     kept : uint16 ``[columns]``, bit r says whether query r of the block keeps the key.
     causal : whether no query keeps a key after its own position.
     """
@@ -80,6 +85,8 @@ class SparsePlan:
     block_begin: NDArray[np.int64]
     rows: NDArray[np.int32]
     column_begin: NDArray[np.int64]
+    column_end: NDArray[np.int64]
+    shift: NDArray[np.int32]
     columns: NDArray[np.int32]
     kept: NDArray[np.uint16]
     causal: bool = False
@@ -105,62 +112,83 @@ class SparsePlan:
         parts = []
         for head in firsts:
             order = _order(cells[head]) if reorder else np.arange(cells.shape[1])
-            parts.append((order, *_blocks(cells[head], order)))
+            parts.append((order, *_shared(*_blocks(cells[head], order))))
         return cls._joined((cells.shape[1], cells.shape[2]), pattern_of, parts, causal)
 
     @classmethod
-    def by_rule(cls, kept: Sequence[KeptSpans], *, reorder: bool = False, causal: bool = False) -> SparsePlan:
+    def by_rule(cls, kept: Iterable[KeptSpans], *, reorder: bool = False, causal: bool = False) -> SparsePlan:
         """Compile the plan of rules.
 
         Parameters
         ----------
-        kept : the spans of keys of each head; heads that have the same object share their plan, as equal ones do.
+        kept : the spans of keys of each head; heads of equal ones share their plan. Those of long texts have megabytes,
+            and no more than one is needed at a time.
         reorder, causal : as in :meth:`of`; reordering forms the cells of one head at a time.
         """
-        queries, keys = kept[0].queries, kept[0].keys
-        known: dict[tuple[bytes, ...], int] = {}
-        pattern_of = np.empty(len(kept), dtype=np.int64)
+        known: dict[bytes, int] = {}
+        pattern_of: list[int] = []
         parts: list[_Part] = []
-        for spans in {id(each): each for each in kept}.values():
-            cut = spans.up_to(np.arange(1, queries + 1)) if causal else spans
-            name = cut.begin.tobytes(), cut.start.tobytes(), cut.stop.tobytes()
+        size = 0, 0
+        last: KeptSpans | None = None
+        for spans in kept:
+            if spans is last:
+                pattern_of.append(pattern_of[-1])
+                continue
+            last = spans
+            size = spans.queries, spans.keys
+            cut = spans.up_to(np.arange(1, spans.queries + 1)) if causal else spans
+            digest = hashlib.blake2b()
+            for array in (cut.begin, cut.start, cut.stop):
+                digest.update(array.tobytes())
+            name = digest.digest()
             if name not in known:
                 known[name] = len(parts)
-                parts.append(_reordered(cut) if reorder else (np.arange(queries), *cut.blocks(SIDE)))
-            pattern_of[[each is spans for each in kept]] = known[name]
-        return cls._joined((queries, keys), pattern_of, parts, causal)
+                order, found = _reordered(cut) if reorder else (np.arange(cut.queries), cut.blocks(SIDE))
+                parts.append((order, *_shared(*found)))
+            pattern_of.append(known[name])
+        return cls._joined(size, np.array(pattern_of), parts, causal)
 
     @classmethod
     def _joined(
         cls, size: tuple[int, int], pattern_of: NDArray[np.int64], parts: Sequence[_Part], causal: bool
     ) -> SparsePlan:
         """The plan of the patterns ``parts`` for texts of ``size`` queries and keys."""
-        orders, counts, columns, bits = zip(*parts, strict=True)
+        orders, begins, ends, columns, bits = zip(*parts, strict=True)
         rows = [_rows(order) for order in orders]
-        begins = np.cumsum([0, *(len(own) for own in rows)])
-        column_begin = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+        before = np.cumsum([0, *(len(own) for own in columns)])[:-1]
         return cls(
             *size,
             pattern_of.astype(np.int64),
-            begins.astype(np.int64),
+            np.cumsum([0, *(len(own) for own in rows)]).astype(np.int64),
             np.concatenate(rows),
-            column_begin,
+            np.concatenate([own + first for own, first in zip(begins, before, strict=True)]),
+            np.concatenate([own + first for own, first in zip(ends, before, strict=True)]),
+            np.concatenate([SIDE * np.arange(len(own), dtype=np.int32) for own in rows]),
             np.concatenate(columns),
             np.concatenate(bits),
             causal,
         )
 
+    def blocks(self, pattern: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
+        """Number of columns, columns and bits of the blocks of one pattern, as :meth:`KeptSpans.blocks` gives them."""
+        own = slice(self.block_begin[pattern], self.block_begin[pattern + 1])
+        counts = self.column_end[own] - self.column_begin[own]
+        # Block after block, the places of its columns among those that are stored.
+        places = np.repeat(self.column_begin[own] - np.cumsum(counts) + counts, counts)
+        places += np.arange(len(places))
+        return counts, self.columns[places] + np.repeat(self.shift[own], counts), self.kept[places]
+
     def equals(self, other: SparsePlan | None) -> bool:
         """Whether another plan says the same."""
         if other is None or (self.queries, self.keys, self.causal) != (other.queries, other.keys, other.causal):
             return False
-        arrays = ("pattern_of", "block_begin", "rows", "column_begin", "columns", "kept")
+        arrays = ("pattern_of", "block_begin", "rows", "column_begin", "column_end", "columns", "kept")
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
 
     @functools.cached_property
     def most_columns(self) -> int:
         """The columns of the largest block."""
-        return int(np.diff(self.column_begin).max(initial=0))
+        return int((self.column_end - self.column_begin).max(initial=0))
 
     def computed(self) -> NDArray[np.int64]:
         """Cells that are computed for each head ``[H]``: 16 for every column of its blocks."""
@@ -178,7 +206,7 @@ class SparsePlan:
         columns = self._columns_of_patterns()
         # Sums up to the end of each block's columns, because reduceat does not know patterns without any.
         sums = np.concatenate([[0], np.cumsum(np.bitwise_count(self.kept), dtype=np.int64)])
-        kept = np.diff(sums[self.column_begin[self.block_begin]])
+        kept = self._of_patterns(sums[self.column_end] - sums[self.column_begin])
         allowed = self.queries * self.keys
         if self.causal:
             allowed = int(np.minimum(np.arange(1, self.queries + 1), self.keys).sum())
@@ -194,7 +222,11 @@ class SparsePlan:
 
     def _columns_of_patterns(self) -> NDArray[np.int64]:
         """The columns of all blocks of each pattern ``[patterns]``."""
-        return np.diff(self.column_begin[self.block_begin])
+        return self._of_patterns(self.column_end - self.column_begin)
+
+    def _of_patterns(self, of_blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over the blocks of each pattern ``[patterns]``."""
+        return np.diff(np.concatenate([[0], np.cumsum(of_blocks)])[self.block_begin])
 
 
 def _order(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -239,9 +271,7 @@ def _padded(cells: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.bo
     return padded.reshape(blocks, SIDE, -1)
 
 
-def _blocks(
-    cells: NDArray[np.bool_], order: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
+def _blocks(cells: NDArray[np.bool_], order: NDArray[np.int64]) -> _Blocks:
     """Number of columns, columns and bits of the blocks of one pattern, as :meth:`KeptSpans.blocks` gives them."""
     by_block = _padded(cells, order)
     union = by_block.any(1)
@@ -249,11 +279,52 @@ def _blocks(
     return union.sum(1), np.nonzero(union)[1].astype(np.int32), bits[union].astype(np.uint16)
 
 
-def _reordered(kept: KeptSpans) -> _Part:
+def _shared(
+    counts: NDArray[np.int64], columns: NDArray[np.int32], bits: NDArray[np.uint16]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
+    """Columns that neighbouring blocks have alike, relative to their queries, stored once.
+
+    Parameters
+    ----------
+    counts, columns, bits : see :meth:`KeptSpans.blocks`.
+
+    Returns
+    -------
+    begin, end : int64 ``[blocks]``, where the columns of each block begin and end.
+    columns, bits : as many as differ; 16 times the number of its block is to be added to a column.
+    """
+    # A column and its bits in one number, by which they ascend as by the column.
+    numbers = np.repeat(-SIDE * np.arange(len(counts)), counts)
+    numbers += columns
+    numbers <<= SIDE
+    numbers |= bits
+    first = np.cumsum(counts) - counts
+    begin, end = np.zeros_like(counts), np.zeros_like(counts)
+    pieces = [numbers[:0]]
+    known, known_begin, total = numbers[:0], 0, 0
+    # From the last block to the first, because the text then ends later and later after a block's queries: a block may
+    # lack the first columns of the block behind it, which lie before the text, and it may have more at the end.
+    for block in range(len(counts) - 1, -1, -1):
+        own = numbers[first[block] : first[block] + counts[block]]
+        place = int(np.searchsorted(known, own[0])) if len(own) else 0
+        common = min(len(known) - place, len(own))
+        if not common or known[place] != own[0] or not np.array_equal(known[place : place + common], own[:common]):
+            known, known_begin, place, common = own, total, 0, 0
+        elif common < len(own):
+            known = np.concatenate([known, own[common:]])
+        begin[block] = known_begin + place
+        end[block] = begin[block] + len(own)
+        pieces.append(own[common:])
+        total += len(own) - common
+    found = np.concatenate(pieces)
+    return begin, end, (found >> SIDE).astype(np.int32), (found & (1 << SIDE) - 1).astype(np.uint16)
+
+
+def _reordered(kept: KeptSpans) -> tuple[NDArray[np.int64], _Blocks]:
     """A pattern that a rule gives, with its queries in the best order."""
     cells = kept.cells()
     order = _order(cells)
-    return order, *(kept.blocks(SIDE) if (np.diff(order) == 1).all() else _blocks(cells, order))
+    return order, kept.blocks(SIDE) if (np.diff(order) == 1).all() else _blocks(cells, order)
 
 
 def _rows(order: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -301,7 +372,9 @@ def attend_sparse(
         plan_of=plan.pattern_of.ctypes.data,
         block_begin=plan.block_begin.ctypes.data,
         column_begin=plan.column_begin.ctypes.data,
+        column_end=plan.column_end.ctypes.data,
         rows=plan.rows.ctypes.data,
+        shift=plan.shift.ctypes.data,
         columns=plan.columns.ctypes.data,
         kept=plan.kept.ctypes.data,
         most_columns=plan.most_columns,

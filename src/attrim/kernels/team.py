@@ -21,7 +21,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 4
+INTERFACE = 5
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
@@ -164,7 +164,9 @@ class SparseParameters(ctypes.Structure):
         ("plan_of", ctypes.c_void_p),  # int64 [heads]: the pattern of each head
         ("block_begin", ctypes.c_void_p),  # SparsePlan.block_begin
         ("column_begin", ctypes.c_void_p),  # SparsePlan.column_begin
+        ("column_end", ctypes.c_void_p),  # SparsePlan.column_end
         ("rows", ctypes.c_void_p),  # SparsePlan.rows
+        ("shift", ctypes.c_void_p),  # SparsePlan.shift
         ("columns", ctypes.c_void_p),  # SparsePlan.columns
         ("kept", ctypes.c_void_p),  # SparsePlan.kept
         ("most_columns", ctypes.c_int64),  # in any block

@@ -201,10 +201,9 @@ def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tupl
     # One pattern at a time, because those of long texts have millions of columns.
     for number in range(len(plan.block_begin) - 1):
         first, end = plan.block_begin[number], plan.block_begin[number + 1]
-        own = slice(plan.column_begin[first], plan.column_begin[end])
-        counts = np.diff(plan.column_begin[first : end + 1])
-        columns = np.count_nonzero(np.repeat(after[first:end], counts) > plan.columns[own])
-        kept = np.bitwise_count(plan.kept[own]).sum(dtype=np.int64)
+        counts, keys_of_blocks, bits = plan.blocks(number)
+        columns = np.count_nonzero(np.repeat(after[first:end], counts) > keys_of_blocks)
+        kept = np.bitwise_count(bits).sum(dtype=np.int64)
         heads = tuple(np.flatnonzero(plan.pattern_of == number).tolist())
         if heads:
             found.append(HeadPattern(heads, SIDE * int(columns), int(kept) == every))
@@ -292,11 +291,11 @@ def _mask(
 def kept_cells(plan: SparsePlan, pattern: int) -> NDArray[np.bool_]:
     """The cells ``[Q, K]`` that one pattern of a plan keeps: the inverse of compiling it."""
     first, last = plan.block_begin[pattern], plan.block_begin[pattern + 1]
-    own = slice(plan.column_begin[first], plan.column_begin[last])
-    rows = np.repeat(plan.rows[first:last], np.diff(plan.column_begin[first : last + 1]), axis=0)
-    keeps = (plan.kept[own, None] >> np.arange(SIDE, dtype=np.uint16)) & 1 > 0
+    counts, keys, bits = plan.blocks(pattern)
+    rows = np.repeat(plan.rows[first:last], counts, axis=0)
+    keeps = (bits[:, None] >> np.arange(SIDE, dtype=np.uint16)) & 1 > 0
     cells = np.zeros((plan.queries, plan.keys), dtype=bool)
-    columns = np.repeat(plan.columns[own, None], SIDE, axis=1)
+    columns = np.repeat(keys[:, None], SIDE, axis=1)
     chosen = keeps & (rows >= 0)
     cells[rows[chosen], columns[chosen]] = True
     return cells
