@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 
 import numpy as np
@@ -129,13 +128,10 @@ def test_long_texts_have_plans_without_cells(causal: bool) -> None:
     edits = [(Window(256, 4), (0, 1)), (mask, (1,))]
     call = dropping.whole_call(SITE, (0, 1), (length, length))
     tracemalloc.start()
-    begin = time.process_time()
     plan = dropping.make_plan(call, edits, reorder=True, causal=causal)
-    seconds = time.process_time() - begin
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert plan is not None
-    assert seconds < 0.5
     assert peak < 50e6
     query, key, value = (torch.randn(1, 2, length, 8, generator=generator) for _ in range(3))
     start = torch.zeros(1, length, dtype=torch.int64)
