@@ -89,7 +89,7 @@ def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[Head
     )
 
 
-class Places:
+class GroupPlaces:
     """Where some groups of heads are among those of a layer.
 
     Every step of a generation takes them out of the new keys, values and queries. Groups that are neighbours are a
@@ -127,7 +127,7 @@ class KeptTokens:
     def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor) -> None:
         self.groups, self.lead, self.length = groups, lead, 0
         self.farthest = int(lead.max())
-        self.places = Places(groups.numbers, key.shape[1], key.device)
+        self.places = GroupPlaces(groups.numbers, key.shape[1], key.device)
         self.tensors = [tensor.new_zeros(len(key), len(groups.numbers), 0, tensor.shape[3]) for tensor in (key, value)]
         self._keep(self.places.take(key), self.places.take(value))
 

@@ -31,7 +31,7 @@ def guarded_softmax(scores: Tensor, function: Softmax = softmax) -> Tensor:
     return function(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0)
 
 
-class Watcher(Protocol):
+class WatchingStat(Protocol):
     """What a stat is to those who show it something."""
 
     @property
@@ -137,7 +137,7 @@ class Plan:
                 show(stat, heads, tensor, call)
 
 
-def show(stat: Watcher, heads: Chosen, tensor: Tensor, call: Call) -> None:
+def show(stat: WatchingStat, heads: Chosen, tensor: Tensor, call: Call) -> None:
     """Let a stat watch the heads ``[B, H, ...]`` of a call that it chose."""
     # A layer has no heads to choose from.
     axis = [0] if stat.moment.startswith("layer") else _axis(call, heads)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.call import Call, not_finite
-from ..core.plan import Watcher
+from ..core.plan import WatchingStat
 from . import team
 from .blocks import Block, Spans
 
@@ -100,7 +100,7 @@ class Extent:
     keys: int
 
 
-class CompiledStat(Watcher, Protocol):
+class CompiledStat(WatchingStat, Protocol):
     """What the compiled pass asks of a stat."""
 
     def compiles(self, call: Call) -> type[Buffers] | None:
