@@ -179,7 +179,7 @@ class MaskFacts:
 
 
 @torch.inference_mode(False)
-def note_offsets(mask: Tensor, query: int, key: int, padding: Tensor | None) -> None:
+def note_offsets(mask: Tensor, query: int, key: int, padding: Tensor | None = None) -> None:
     """Keep what a mask function knows about a mask that it made.
 
     Parameters

@@ -26,6 +26,11 @@ FORMAT = 2
 """Of every index; the first one had no digest of the index itself."""
 
 
+def in_words(error: Exception) -> str:
+    """What went wrong, without the number and the path that Python puts around it."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 @dataclass(frozen=True)
 class Artefact:
     """How one kind of artefact is stored.
@@ -74,9 +79,8 @@ class Artefact:
                     if stale.name != index["tensors"]:
                         stale.unlink()
         except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
-            cause = getattr(error, "strerror", None) or str(error)
             raise ArtefactError(
-                f"The {self.said} cannot be written to {str(folder)!r}: {cause}; choose another folder."
+                f"The {self.said} cannot be written to {str(folder)!r}: {in_words(error)}; choose another folder."
             ) from error
         return folder
 
@@ -95,7 +99,7 @@ class Artefact:
                 f"There are no saved {self.said} in {str(folder)!r}: {self.index} is missing; give {self.source}."
             ) from None
         except (OSError, Unreadable) as error:
-            raise self.damaged(folder, str(error)) from error
+            raise self.damaged(folder, in_words(error)) from error
         if not isinstance(index, dict):
             raise self.damaged(folder, f"{self.index} holds no {self.said}")
         if index.get("format") != FORMAT:
@@ -126,7 +130,7 @@ class Artefact:
                 raise self.damaged(folder, f"{name} has changed since it was saved")
             return load_file(folder / name)
         except (OSError, SafetensorError) as error:
-            raise self.damaged(folder, str(error)) from error
+            raise self.damaged(folder, in_words(error)) from error
 
 
 def content(tensor: Tensor) -> memoryview:
