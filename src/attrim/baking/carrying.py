@@ -26,13 +26,15 @@ from ..attention.recorder import current_recorder
 from ..core import record
 from ..core.site import Select, Site
 from ..edits.base import Edit
+from ..edits.bits import Packed
 from ..edits.persite import at_site
-from ..edits.saving import CARRIER, decode_edits, encode_edits
+from ..edits.saving import BITS, CARRIER, as_saved, decode_edits, encode_edits
 from ..errors import ParameterError
 from .heads import mixed
 from .planning import Layer
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.bool, torch.float32, torch.float64)}
+DTYPES[BITS] = torch.bool
 
 # What is switched on already, so that a pass within a generation does not switch it on again.
 _carrying: ContextVar[tuple[nn.Module, ...]] = ContextVar("attrim_carrying", default=())
@@ -45,7 +47,8 @@ class Burden:
     Attributes
     ----------
     entries : the edits as :func:`attrim.edits.saving.encode_edits` writes them.
-    tensors : the tensors that they name: the name of the buffer, its dtype and its shape.
+    tensors : the tensors that they name: the name of the buffer, the dtype of the tensor and its shape. Boolean ones
+        are buffers of bits, because the cells of a mask in bytes would need more than long texts do.
     """
 
     entries: list[dict[str, Any]]
@@ -53,13 +56,15 @@ class Burden:
 
     @classmethod
     def of(cls, edits: Iterable[Edit]) -> tuple[Burden, dict[str, Tensor]]:
-        """The burden of some edits, and its tensors by the names of their buffers."""
+        """The burden of some edits, and its buffers by their names."""
         entries, tensors = encode_edits(edits)
-        named = {
-            key: (f"tensor_{number}", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-            for number, (key, tensor) in enumerate(tensors.items())
-        }
-        return cls(entries, named), {named[key][0]: tensor for key, tensor in tensors.items()}
+        named, buffers = {}, {}
+        for number, (key, tensor) in enumerate(tensors.items()):
+            packed = tensor.dtype == torch.bool
+            dtype = BITS if packed else str(tensor.dtype).removeprefix("torch.")
+            named[key] = (f"tensor_{number}", dtype, tuple(tensor.shape))
+            buffers[named[key][0]] = Packed.of(tensor).bits if packed else tensor
+        return cls(entries, named), buffers
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""
@@ -93,7 +98,8 @@ class Carrier(nn.Module):
         # Stock from_pretrained, which knows nothing of this, then names something that it leaves out.
         self.register_buffer("marker", torch.ones(1))
         for name, dtype, shape in burden.tensors.values():
-            self.register_buffer(name, torch.zeros(shape, dtype=DTYPES[dtype]))
+            blank = torch.zeros(shape, dtype=DTYPES[dtype])
+            self.register_buffer(name, Packed.of(blank).bits if dtype == BITS else blank)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the edits, which hold the tensors of this carrier and not those of its copy."""
@@ -120,7 +126,10 @@ class Carrier(nn.Module):
         # Plans of what a kernel leaves out are made once for an edit, so new edits in every pass would cost far more.
         state = tuple((tensor.data_ptr(), tensor.device, tensor._version) for tensor in tensors.values())
         if self._made is None or self._made[0] != state:
-            self._made = state, decode_edits(self.burden.entries, tensors)
+            saved = {
+                key: as_saved(tensors[key], dtype, shape) for key, (_, dtype, shape) in self.burden.tensors.items()
+            }
+            self._made = state, decode_edits(self.burden.entries, saved)
         return self._made[1]
 
     def edits_for(self, model: nn.Module) -> list[Edit]:

@@ -16,6 +16,7 @@ from ..core.site import Select, Site
 from ..errors import ArtefactError, ParameterError, ShapeError, SiteError
 from ..kernels.rules import KeptSpans
 from .base import Edit, register
+from .bits import Packed, PackedCells
 from .persite import at_heads, at_site, check_matrices, names_of
 from .positions import gather, gather_offsets, inside, with_tails
 
@@ -118,15 +119,17 @@ class Mask(Edit):
 
     def kept_spans(self, call: Call) -> Sequence[KeptSpans] | None:
         """See :meth:`Edit.kept_spans`: where a text is longer than the stored cells."""
-        cells = at_heads(at_site(self.cells, call.site, "mask"), call, 0, "mask").cpu().numpy()
         size = queries, keys = call.allowed.shape[-2], call.allowed.shape[-1]
         rows, columns = (
             max(0, min(stored - first, asked))
-            for stored, first, asked in zip(cells.shape[1:], (call.position, call.key_position), size, strict=True)
+            for stored, first, asked in zip(
+                self._of_site(call).shape[1:], (call.position, call.key_position), size, strict=True
+            )
         )
         if self.empty not in (None, "zero") or (rows == queries and columns == keys):
             return None
-        stored = ~cells[:, call.position :, call.key_position :][:, :rows, :columns]
+        own = self._rows(call, call.position, call.position + rows).cpu().numpy()
+        stored = ~own[:, :, call.key_position :][:, :, :columns]
         number = np.arange(queries)
         place = number + call.position - call.key_position
         found = []
@@ -178,15 +181,30 @@ class Mask(Edit):
 
     def removed(self, call: Call) -> Tensor:
         """Bool ``[B|1, H|1, Q, K]``: the cells of a call that are removed."""
-        cells = at_heads(at_site(self.cells, call.site, "mask"), call, 0, "mask").to(call.allowed.device)
         query_slots, key_slots = call.query_slots(), call.key_slots()
-        found = gather(cells, query_slots, key_slots, fill=self.unseen == "prune")
-        size = (cells.shape[1], cells.shape[2])
+        size = (self._of_site(call).shape[1], self._of_site(call).shape[2])
+        # Of the rows of a matrix that may have a thousand, a step of a generation needs one.
+        first, last = (min(max(int(slot), 0), size[0]) for slot in (query_slots.min(), query_slots.max() + 1))
+        cells = self._rows(call, first, last).to(call.allowed.device)
+        found = gather(cells, query_slots - first, key_slots, fill=self.unseen == "prune")
         if self.unseen != "offset" or (int(query_slots.max()) < size[0] and int(key_slots.max()) < size[1]):
             return found
         shares = at_heads(at_site(self.distances, call.site, "mask"), call, 0, "distances").to(found.device)
         beyond = gather_offsets(shares, query_slots, key_slots, TAIL) > 0.5
         return torch.where(inside(size, query_slots, key_slots), found, beyond)
+
+    def _of_site(self, call: Call) -> Tensor | Packed:
+        """The cells ``[H|1, N, M]`` of a site, as they are stored."""
+        named = self.cells.packed if isinstance(self.cells, PackedCells) else self.cells
+        cells: Tensor | Packed = at_site(named, call.site, "mask")
+        return cells
+
+    def _rows(self, call: Call, first: int, last: int) -> Tensor:
+        """The cells ``[h|1, last - first, M]`` of some queries and the heads of a call."""
+        cells = self._of_site(call)
+        if isinstance(cells, Packed):
+            return Packed(at_heads(cells.bits, call, 0, "mask")[:, first:last], cells.columns).unpack()
+        return at_heads(cells, call, 0, "mask")[:, first:last]
 
 
 def mask(scores: Tensor, cells: Tensor, empty: Empty = "zero") -> Tensor:

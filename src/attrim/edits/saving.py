@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..core.site import Select
 from ..runs.artefact import UNFIT, Artefact, content
 from ..runs.files import file_digest
 from .base import Edit
+from .bits import Packed, PackedCells
 
 STORE = Artefact("edits", source="a folder of save_edits", remedy="save them again")
 INDEX = STORE.index
@@ -32,6 +33,10 @@ CARRIED = "edits"
 """The entry of its index for the edits that it carries."""
 CARRIER = "attrim_carried"
 """The name of the module that holds their tensors as buffers."""
+BITS = "bits"
+"""What takes the place of a dtype where a buffer is a boolean tensor as bits."""
+Tensors = Mapping[str, Tensor | Packed]
+"""The tensors of edits by the names that their entries have for them."""
 
 
 def save_edits(edits: Edit | Iterable[Edit], folder: str | Path) -> Path:
@@ -60,9 +65,10 @@ def read_carried(folder: str | Path) -> list[Edit] | None:
     except MissingFile:
         return None
     carried = index.get(CARRIED)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor | Packed] = {}
     try:
-        wanted = {} if carried is None else {buffer: key for key, (buffer, _, _) in carried["tensors"].items()}
+        about = {} if carried is None else carried["tensors"]
+        wanted = {buffer: key for key, (buffer, _, _) in about.items()}
         saved = {name: digest for name, digest in index["files"].items() if name.endswith(".safetensors")}
         for name, digest in saved.items() if wanted else ():
             path = Path(folder) / Path(name).name
@@ -71,12 +77,18 @@ def read_carried(folder: str | Path) -> list[Edit] | None:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  (a file, not a mapping)
                     if name.rpartition(f"{CARRIER}.")[1] and name.rpartition(".")[2] in wanted:
-                        tensors[wanted[name.rpartition(".")[2]]] = file.get_tensor(name)
+                        key = wanted[name.rpartition(".")[2]]
+                        tensors[key] = as_saved(file.get_tensor(name), *about[key][1:])
         return decode_edits([] if carried is None else carried["entries"], tensors)
     except OSError as error:
         raise BAKED.damaged(folder, f"{error.filename}: {error.strerror}" if error.strerror else str(error)) from error
     except (*UNFIT, SafetensorError) as error:
         raise BAKED.damaged(folder, str(error)) from error
+
+
+def as_saved(buffer: Tensor, dtype: str, shape: Sequence[int]) -> Tensor | Packed:
+    """What a buffer of a baked model holds, by the dtype and shape that are written of it."""
+    return Packed(buffer, shape[-1]) if dtype == BITS else buffer
 
 
 def fingerprint(edits: Iterable[Edit]) -> str:
@@ -100,7 +112,7 @@ def encode_edits(edits: Iterable[Edit]) -> tuple[list[dict[str, Any]], dict[str,
     return [_entry(edit.to_save(), f"{number}", tensors) for number, edit in enumerate(edits)], tensors
 
 
-def decode_edits(entries: Iterable[dict[str, Any]], tensors: Mapping[str, Tensor]) -> list[Edit]:
+def decode_edits(entries: Iterable[dict[str, Any]], tensors: Tensors) -> list[Edit]:
     """The inverse of :func:`encode_edits`."""
     return [_edit(entry, tensors) for entry in entries]
 
@@ -114,7 +126,7 @@ def _entry(edit: Edit, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any
     }
 
 
-def _edit(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> Edit:
+def _edit(entry: dict[str, Any], tensors: Tensors) -> Edit:
     kind = EDITS[entry["name"]]
     fields = {name: _decode(value, tensors) for name, value in entry["fields"].items()}
     return kind(**fields, select=Select.from_json(entry["select"]))
@@ -132,11 +144,19 @@ def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _decode(value: Any, tensors: Tensors) -> Any:
     if isinstance(value, dict):
         if "tensor" in value:
-            return tensors[value["tensor"]]
-        return {name: _decode(item, tensors) for name, item in value["mapping"].items()}
+            found = tensors[value["tensor"]]
+            return found.unpack() if isinstance(found, Packed) else found
+        named = value["mapping"]
+        held = {
+            name: tensors[item["tensor"]] for name, item in named.items() if isinstance(item, dict) and "tensor" in item
+        }
+        packed = {name: item for name, item in held.items() if isinstance(item, Packed)}
+        if packed and len(packed) == len(named):
+            return PackedCells(packed)
+        return {name: _decode(item, tensors) for name, item in named.items()}
     if isinstance(value, list):
         return tuple(_decode(item, tensors) for item in value)
     return value
