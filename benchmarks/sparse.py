@@ -15,8 +15,9 @@ The ways, and the shares of removed cells, take turns within every round. Patter
 *Limit* is how many times fewer operations, and bytes, the plan has than dense attention: no kernel that computes blocks
 of 16 queries can gain more than the first where it computes, than the second where it waits for memory. *Mass* is the
 share of the average attention on kept cells, where averages are known. Times are medians of CPU seconds (wall seconds
-with several threads). Peak memory is that of processes that do nothing else, the median of three. A part of the table:
-``--what operation --kinds band --lengths 384 --removed 0.9 --threads 1 --no-memory``.
+with several threads). Peak memory is that of processes that do nothing else, in which the C library gives memory back
+as soon as it is free: by default it keeps some, how much depends on what was free before, and equal processes differ by
+7 %. A part of the table: ``--what operation --kinds band --lengths 384 --removed 0.9 --threads 1 --no-memory``.
 """
 
 from __future__ import annotations
@@ -257,11 +258,13 @@ def peak(row: Row, way: str) -> float:
 
 
 def peak_apart(row: Row, way: str) -> float:
-    """Peak memory of one way in a process of its own, the median of three, which differ by a few per cent."""
+    """Peak memory of one way in a process of its own."""
     given = [row.what, row.kind, str(row.length), str(row.removed), str(row.threads), way]
     command = [sys.executable, __file__, "--peak", *given]
-    done = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
-    return statistics.median(float(json.loads(each.stdout.splitlines()[-1])) for each in done)
+    # A fixed threshold of glibc, that with which it begins: what is larger goes back to the system when it is free.
+    surroundings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": f"{1 << 17}"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=surroundings)
+    return float(json.loads(done.stdout.splitlines()[-1]))
 
 
 def cost_of(row: Row, edit: Edit) -> tuple[PlanCost, PlanCost]:
