@@ -217,7 +217,7 @@ def test_a_mask_with_four_axes_that_says_more_is_refused(change: Callable[[torch
     model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])
     options: dict[str, Any] = {"past_key_values": window_cache(model), "use_cache": True}
     with torch.no_grad():
-        with pytest.raises(ParameterError, match="with four axes|padded on the left only"):
+        with pytest.raises(ParameterError, match=r"with four axes|padded on the left only"):
             model(TOKENS[:, :5], attention_mask=change(four_axes(5)), **options)
         options["past_key_values"] = window_cache(model)
         model(TOKENS[:, :5], attention_mask=four_axes(5), **options)
