@@ -6,7 +6,9 @@ import os
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -43,6 +45,37 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real data sets (../shared/data) are not on this machine")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unrendered() -> Iterator[tuple[Any, int]]:
+    """Figures are made of their charts, and files are written, but nothing is rendered into them.
+
+    That takes most of the time of commands and studies. Tests of figures ask for the fixture ``rendered``.
+    """
+    from matplotlib.figure import Figure
+
+    from attrim.report import drawing
+
+    def save(figure: Figure, path: Path, **_: Any) -> None:
+        Path(path).write_bytes(b"a figure that is not rendered")
+
+    before = Figure.savefig, drawing.WORTH
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        patch.setattr(drawing, "WORTH", 10**6)  # processes of their own would render
+        yield before
+
+
+@pytest.fixture
+def rendered(_unrendered: tuple[Any, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are rendered, as they are for users."""
+    from matplotlib.figure import Figure
+
+    from attrim.report import drawing
+
+    monkeypatch.setattr(Figure, "savefig", _unrendered[0])
+    monkeypatch.setattr(drawing, "WORTH", _unrendered[1])
 
 
 @pytest.fixture(autouse=True)

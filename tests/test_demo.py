@@ -71,6 +71,7 @@ def test_a_question_is_harder_than_chance_and_easier_than_trivial() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
 def test_the_demo_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["demo", "--limit", "40", "--formats", "png", "svg", "--output", str(tmp_path / "runs")]
     assert main([*words, "--json"]) == 0

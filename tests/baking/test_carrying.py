@@ -91,7 +91,7 @@ def test_generation(name: str) -> None:
             assert torch.equal(baked.generate(**inputs, **options), expected)
 
 
-@pytest.mark.parametrize("name", ["bart", "t5", "clip"])
+@pytest.mark.parametrize("name", ["bart", "t5", "fsmt", "clip"])
 def test_parts_that_are_called_alone(name: str, tmp_path: Path) -> None:
     """An encoder that a user takes out of the model, or that ``get_text_features`` calls, has the mask, too."""
     animal = ANIMALS[name]

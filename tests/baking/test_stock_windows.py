@@ -126,3 +126,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main([*words, "--output", str(tmp_path / "one"), "--layer-types", str(tmp_path / "one")]) == 2
     assert "need two folders" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "one").exists()
+    (tmp_path / "file").write_text("")
+    assert main([*words, "--output", str(tmp_path / "one"), "--layer-types", str(tmp_path / "file")]) == 2
+    assert "give another folder with --layer-types." in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "one").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,49 @@ def test_what_needs_all_keys_is_refused() -> None:
         hole = torch.ones_like(TOKENS)
         hole[0, 2] = 0
         logits(model, window_cache(model), [9], hole)
+
+
+def four_axes(length: int, begin: int = 0) -> torch.Tensor:
+    """The additive mask ``[2, 1, Q, K]`` of causal texts, the second with two tokens of padding."""
+    allowed = torch.ones(length, length, dtype=torch.bool).tril().expand(2, 1, -1, -1).clone()
+    allowed[1, :, 2:, :2] = False
+    return torch.zeros(2, 1, length, length).masked_fill(~allowed, float("-inf"))[:, :, begin:]
+
+
+def test_a_mask_with_four_axes_that_is_causal() -> None:
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["several"])
+    found = []
+    for cache in (DynamicCache(), window_cache(model)):
+        with torch.no_grad():
+            parts = [
+                model(TOKENS[:, begin:stop], attention_mask=mask, past_key_values=cache, use_cache=True).logits
+                for begin, stop, mask in ((0, 5, four_axes(5)), (5, 6, four_axes(6, 5) == 0), (6, 9, four_axes(9, 6)))
+            ]
+        logits_of_all = torch.cat(parts, dim=1)
+        found.append(torch.cat([logits_of_all[0], logits_of_all[1, 2:]]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def biased(mask: torch.Tensor) -> torch.Tensor:
+    return mask + torch.linspace(0, 1, mask.shape[-1])
+
+
+def forbidding(mask: torch.Tensor) -> torch.Tensor:
+    return (mask == 0).index_fill(-1, torch.tensor([3]), False)
+
+
+@pytest.mark.parametrize("change", [biased, forbidding])
+def test_a_mask_with_four_axes_that_says_more_is_refused(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What is kept does not know it: the bias was lost in all tokens after the prompt."""
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])
+    options: dict[str, Any] = {"past_key_values": window_cache(model), "use_cache": True}
+    with torch.no_grad():
+        with pytest.raises(ParameterError, match=r"with four axes|padded on the left only"):
+            model(TOKENS[:, :5], attention_mask=change(four_axes(5)), **options)
+        options["past_key_values"] = window_cache(model)
+        model(TOKENS[:, :5], attention_mask=four_axes(5), **options)
+        with pytest.raises(ParameterError, match="without biases, and the attention_mask with four axes"):
+            model(TOKENS[:, 5:6], attention_mask=change(four_axes(6, 5)), **options)
 
 
 def test_generation_that_is_watched_keeps_all_keys() -> None:

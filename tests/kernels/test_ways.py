@@ -235,6 +235,16 @@ def test_measured_rates_are_seconds() -> None:
     assert min(found.dense, found.masked, found.computed) > 0
 
 
+def test_a_mask_never_saves_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that other work did not slow down said so, and heads that are whole went by the slower way."""
+    seconds = {"dense": 2.0, "causal": 1.0, "masked": 1.5, "formed": 1.0, "full": 3.0, "band": 1.0, "moved": 0.1}
+    monkeypatch.setattr(timing, "_timed", lambda _: (seconds, 0.01))
+    found = measure_rates(torch.float32, 16, 128).rates
+    assert found.masked == found.dense == pytest.approx(2.0 / (4 * 128**2))
+    seconds["masked"] = 3.0
+    assert measure_rates(torch.float32, 16, 128).rates.masked == pytest.approx(1.5 * found.dense)
+
+
 def test_a_baked_model_by_any_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dense heads by SDPA and masked ones with a mask compute what the edited model does."""
     model = ANIMALS["llama"].build()

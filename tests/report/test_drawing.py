@@ -13,6 +13,8 @@ from attrim.errors import ArtefactError, ParameterError
 from attrim.report import drawing
 from attrim.report.drawing import RECORD, Drawing, save_all
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 def curve(name: str, top: float = 2.0) -> Chart:
     return Curve(name, x=Axis("x"), y=Axis("y"), series=[Series("one", [1.0, 2.0, 3.0], [0.0, 1.0, top])])

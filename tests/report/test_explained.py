@@ -21,6 +21,8 @@ from attrim.report.terminal import show
 
 TOKENS = ["what", "col", "##or", "<b>", "$x$"]
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 @pytest.fixture
 def image(tmp_path: Path) -> str:

@@ -46,6 +46,7 @@ from attrim.stats.display import Varying, head_bars, histogram_of_heads, layer_c
 from attrim.stats.spread import Majority
 from attrim.stats.values import Values
 
+pytestmark = pytest.mark.usefixtures("rendered")
 HEADS = {0: [80.0, 82.0], 36: [79.0, 80.0], 72: [70.0, 74.0]}
 
 

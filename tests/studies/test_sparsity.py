@@ -17,6 +17,7 @@ from attrim.cli import main
 from attrim.commands.base import Command
 from attrim.commands.study import command_of
 from attrim.errors import ArtefactError, ParameterError, UnknownName
+from attrim.report.drawing import save_all
 from attrim.runs.run import Run
 from attrim.studies.bench import Bench
 from attrim.studies.findings import findings
@@ -67,7 +68,18 @@ def test_everything_is_in_the_table_and_in_the_run(finished: tuple[Path, dict]) 
         "score-against-sparsity", "relative-change-against-sparsity", "score-against-bits", "scores-against-prune",
         "scores-against-layer", "scores-against-hidden-bits", "scores-against-hidden-bar", "sparsity-against-bar",
     }  # fmt: skip
-    assert all(Path(path).stat().st_size > 5000 for path in data["figures"])
+    assert all(Path(path).is_file() for path in data["figures"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
+def test_every_figure_is_rendered(finished: tuple[Path, dict], tmp_path: Path) -> None:
+    """Every kind of chart is rendered in tests/report, and a command with its figures in tests/commands."""
+    _, data = finished
+    figures = save_all(findings(data["folder"]).charts(), tmp_path, ("png",))
+    assert {path.stem for path in figures} <= {Path(path).stem for path in data["figures"]}
+    assert len(figures) > 20
+    assert all(path.stat().st_size > 5000 for path in figures)
 
 
 def test_the_tables_hold_every_head_and_the_tokens_of_single_examples(finished: tuple[Path, dict]) -> None:

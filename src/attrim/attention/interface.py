@@ -20,7 +20,7 @@ from ..errors import SiteError
 from ..kernels import attend as kernel
 from . import dropping
 from .install import NAME, before
-from .masks import FORBIDDEN, MaskFacts, allowed_by, note_offsets
+from .masks import MaskFacts, allowed_by, note_offsets, only_forbids
 from .masks import additive as as_additive
 from .recorder import current_recorder
 from .session import Firing
@@ -163,7 +163,7 @@ def _attend(
     # As above, dropout is left to the stock function: a model in training mode may run without gradients, too.
     drops = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
     fuses = _may_fuse(module, plan, firing.fast, arguments)
-    if (fuses or drops) and is_standard(module, arguments) and _only_forbids(attention_mask, mask):
+    if (fuses or drops) and is_standard(module, arguments) and only_forbids(attention_mask):
         output = None
         if fuses:
             watching = [(stat, heads) for stat, heads in plan.stats if stat.moment == "weights"]
@@ -204,16 +204,6 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()
     return wanted and not arguments.get("dropout")
-
-
-def _only_forbids(attention_mask: Tensor | None, mask: MaskFacts) -> bool:
-    """Whether a mask says no more than which cells are allowed, as kernels take it.
-
-    One that a user passed, of which there are no offsets, may be a bias that is added to the scores of allowed cells.
-    """
-    if attention_mask is None or attention_mask.dtype == torch.bool or mask.offsets is not None:
-        return True
-    return bool(((attention_mask == 0) | (attention_mask <= FORBIDDEN)).all())
 
 
 class _EditedSoftmax:

@@ -192,6 +192,21 @@ def note_offsets(mask: Tensor, query: int, key: int, padding: Tensor | None = No
     _offsets[mask] = (int(query), int(key)), kept
 
 
+def is_noted(mask: Tensor) -> bool:
+    """Whether a mask was made by a mask function, of a model's structure and its padding, and not by the user."""
+    return mask in _offsets
+
+
+def only_forbids(mask: Tensor | None) -> bool:
+    """Whether a mask says no more than which cells are allowed.
+
+    One that the user passed may be a bias that is added to the scores of allowed cells.
+    """
+    if mask is None or mask.dtype == torch.bool or is_noted(mask):
+        return True
+    return bool(((mask == 0) | (mask <= FORBIDDEN)).all())
+
+
 def version_of(tensor: Tensor) -> int:
     """How often a tensor was changed in place (loading weights does that)."""
     return 0 if tensor.is_inference() else tensor._version

@@ -30,7 +30,7 @@ from ..edits.bits import Packed
 from ..edits.persite import at_site
 from ..edits.saving import BITS, CARRIER, as_saved, decode_edits, encode_edits
 from ..errors import ParameterError
-from .heads import mixed
+from .classes import mixed
 from .planning import Layer
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.bool, torch.float32, torch.float64)}
@@ -114,7 +114,7 @@ class Carrier(nn.Module):
             backbone.attrim_layers = carrier.layers  # so that layers keep their numbers where it is called alone
             if not isinstance(backbone, Carrying):
                 backbone.__class__ = mixed(Carrying, type(backbone))  # type: ignore[arg-type]
-        for part in _models_within(backbone):
+        for part in _parts(backbone):
             part.attrim_backbone = (backbone,)  # in a tuple, since a module would become a child
             if not isinstance(part, CarryingPart):
                 part.__class__ = mixed(CarryingPart, type(part))  # type: ignore[arg-type]
@@ -221,11 +221,19 @@ class CarryingPart:
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 
-def _models_within(backbone: nn.Module) -> list[Any]:
-    """The modules of a backbone that are models themselves: the encoder and decoder, or those of text and images."""
+def _parts(backbone: Any) -> list[Any]:
+    """The modules of a backbone that may be called alone: the encoder and decoder, or those of text and images.
+
+    Most of them are models themselves. Those of some families (FSMT) are plain modules, which the backbone gives away.
+    """
     from transformers import PreTrainedModel
 
-    return [part for part in backbone.modules() if isinstance(part, PreTrainedModel) and part is not backbone]
+    given = (backbone.get_encoder(), backbone.get_decoder())
+    return [
+        part
+        for part in backbone.modules()
+        if part is not backbone and (isinstance(part, PreTrainedModel) or any(part is one for one in given))
+    ]
 
 
 @contextlib.contextmanager

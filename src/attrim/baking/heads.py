@@ -60,6 +60,11 @@ class Baked(nn.Module):
         self.calls = nn.ModuleList(Constants(shape, layer.outside) for shape in layer.shapes)
         self.count = 0
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A model that comes from a pickle is not cut again, and may be the first one of its process."""
+        register()
+        super().__setstate__(state)
+
     def attend(
         self,
         function: Attention,
@@ -249,12 +254,6 @@ class WithBias:
             given[name] = bias.unflatten(0, (-1, heads))[:, list(kept)].flatten(0, 1)
         more = given.pop("kwargs", {})
         return super().forward(**given, **more)  # type: ignore[misc]
-
-
-@functools.cache
-def mixed(mixin: type, stock: Any) -> Any:
-    """The class of an attention module with one of the above mixed in, under its own name."""
-    return type(stock.__name__, (mixin, stock), {"__module__": stock.__module__})
 
 
 @functools.cache

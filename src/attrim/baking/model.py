@@ -18,6 +18,7 @@ from ..errors import ArtefactError
 from ..runs.artefact import UNFIT
 from ..runs.files import file_digest, fill_folder, storage
 from .carrying import Burden, Carrier, carrying
+from .classes import make_class
 from .planning import Layer
 from .surgery import find, operate, switch
 from .window_cache import WindowCache, find_windows
@@ -95,11 +96,13 @@ class BakedModel:
 
 def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = (), burden: Burden | None = None) -> type:
     """The class of a model that is cut to the given heads, lacks some parts and carries edits, under the stock name."""
-    fields: dict[str, Any] = {"attrim_layers": tuple(layers), "attrim_stock": stock, "attrim_absent": tuple(absent)}
-    fields |= {"attrim_burden": burden, "__module__": stock.__module__}
+    layers, absent = tuple(layers), tuple(absent)
+    fields: dict[str, Any] = {"attrim_layers": layers, "attrim_stock": stock, "attrim_absent": absent}
+    fields["attrim_burden"] = burden
     if burden is not None and hasattr(stock, "generate"):
         fields |= {"generate": _generate, "_prepare_cache_for_generation": _prepare_cache}
-    return type(stock.__name__, (BakedModel, stock), fields)
+    made: type = make_class(BakedModel, stock, (baked_class, (stock, layers, absent, burden)), **fields)
+    return made
 
 
 def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,8 @@ from ..attention.architectures import Facts, facts
 from ..attention.masks import Stream
 from ..core.site import Site
 from ..errors import ArtefactError, SiteError
-from .heads import Baked, Beside, WithBias, WithConstants, mixed, register
+from .classes import mixed
+from .heads import Baked, Beside, WithBias, WithConstants, register
 from .planning import Layer, SitePlan, crossed_streams, matrices_of
 from .projections import Projections, row_of
 from .tensors import (

@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from ..attention.discover import find_sites
 from ..attention.interface import Attended, answering, is_standard
-from ..attention.masks import allowed_by
+from ..attention.masks import allowed_by, is_noted, only_forbids
 from ..attention.session import active_sessions
 from ..core.site import Site
 from ..edits.saving import CARRIER
@@ -304,6 +304,7 @@ class WindowLayer(DynamicLayer):
                 "A cache of windows needs texts that are padded on the left only; set tokenizer.padding_side = 'left', "
                 "or give generate past_key_values=DynamicCache()."
             )
+        _require_causal(attention_mask, (query.shape[2], key.shape[2]), lead)
         heads, groups = query.shape[1], key.shape[1]
         self.divided = group_heads(heads, groups, self.windows)
         together = HeadGroups(tuple(range(groups)), None, tuple(map(self.windows.get, range(heads))))
@@ -354,6 +355,8 @@ class WindowLayer(DynamicLayer):
                 "Attention cannot be edited or watched while a cache of windows is used, because it does not have all "
                 "keys; give past_key_values=DynamicCache()."
             )
+        count = query.shape[2]
+        _require_causal(attention_mask, (count, self.kept[0].length + count), self.kept[0].lead)
         return self.attend(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
     def get_seq_length(self) -> int:
@@ -394,6 +397,28 @@ class WindowLayer(DynamicLayer):
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return sum(tensor.nbytes for kept in self.kept for tensor in kept.tensors)
+
+
+def _require_causal(mask: Tensor | None, shape: tuple[int, int], lead: Tensor) -> None:
+    """Refuse a mask of the user's that says anything else than what is padding: what is kept goes by that alone.
+
+    Parameters
+    ----------
+    shape : numbers of queries and of all keys that were seen.
+    lead : padding before each text ``[B]``.
+    """
+    if mask is None or is_noted(mask):
+        return
+    place, begin = torch.arange(shape[1], device=lead.device), lead[:, None, None, None]
+    query = place[shape[1] - shape[0] :, None]
+    expected = (place >= begin) & (place <= query)
+    # What a query that is padding sees does not matter.
+    same = (allowed_by(mask, shape, lead.device) == expected) | (query < begin)
+    if not (only_forbids(mask) and bool(same.all())):
+        raise ParameterError(
+            "A cache of windows needs causal attention without biases, and the attention_mask with four axes asks for "
+            "other attention; pass one with two axes [B, L], or give past_key_values=DynamicCache()."
+        )
 
 
 class WindowCache(DynamicCache):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..baking import Cost, Speed
     from ..baking.sitewise import SiteHeads
 
+LAYER_TYPES = "--layer-types"
+
 
 @register("bake")
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ class Bake(Command, Source):
             with quiet(), storage(self.output):
                 fill_folder(self.output, partial(write, baked), last=SIDECAR, stale=WEIGHTS)
         if self.layer_types is not None and stock is not None and not self.dry_run:
-            with quiet(), storage(self.layer_types):
+            with quiet(), storage(self.layer_types, LAYER_TYPES):
                 stale = (*WEIGHTS, SIDECAR)
                 fill_folder(self.layer_types, partial(write, stock.model), last="config.json", stale=stale)
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
@@ -154,7 +156,7 @@ class Bake(Command, Source):
                     "--output and --layer-types are two models and need two folders, because the second would replace "
                     "the first."
                 )
-            require_fillable(self.layer_types)
+            require_fillable(self.layer_types, LAYER_TYPES)
 
     def _tokenizer(self) -> Any:
         """The tokenizer of the model, if it came with one."""

@@ -196,6 +196,8 @@ def _measure(dtype: torch.dtype, size: int, length: int, threads: int) -> Timing
     computed = max(seconds["full"] - seconds["band"], 0.0) / (cells["full"] - cells["band"])
     copied = max(seconds["full"] - computed * cells["full"], 0.0) / tokens
     whole = {name: seconds[name] / every for name in ("dense", "causal", "masked", "formed")}
+    # A mask only adds work, so seconds that say that it saves some are noise, and would choose the slower way.
+    whole["masked"] = max(whole["masked"], whole["dense"])
     found = Rates(**whole, computed=computed, copied=copied, moved=seconds["moved"] / tokens)
     return Timing(found, spread, time.time())
 

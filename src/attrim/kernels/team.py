@@ -263,13 +263,16 @@ PATHS = ("torch", "portable", "avx2", "avx512")
 @functools.cache
 def path() -> int:
     """The number in ``PATHS`` of the way to take: the fastest on this machine, or what ``ATTRIM_KERNEL`` says."""
-    from . import _compiled
+    best = PATHS.index("torch")
+    if available():
+        from . import _compiled
 
+        best = _compiled.BEST_PATH
     wanted = os.environ.get("ATTRIM_KERNEL", "")
     if not wanted:
         # Without the vectors of AVX2 at least, torch's own products are faster.
-        return _compiled.BEST_PATH if PATHS.index("avx2") <= _compiled.BEST_PATH else PATHS.index("torch")
-    possible = PATHS[: _compiled.BEST_PATH + 1]
+        return best if PATHS.index("avx2") <= best else PATHS.index("torch")
+    possible = PATHS[: best + 1]
     if wanted not in possible:
         raise ParameterError(
             f"ATTRIM_KERNEL={wanted} is not a kernel of this machine; it has {', '.join(possible)}, or leave it unset."

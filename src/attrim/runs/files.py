@@ -141,9 +141,14 @@ def fill_folder(folder: Path, write: Callable[[Path], object], last: str, stale:
     _sync(folder.parent)
 
 
-def require_fillable(folder: Path) -> None:
-    """Refuse what :func:`fill_folder` could not write to, before the work whose result is to be written begins."""
-    with storage(folder):
+def require_fillable(folder: Path, flag: str = "--output") -> None:
+    """Refuse what :func:`fill_folder` could not write to, before the work whose result is to be written begins.
+
+    Parameters
+    ----------
+    flag : the one that the folder was given with.
+    """
+    with storage(folder, flag):
         place = _target(folder)
         while not place.exists():
             place = place.parent
@@ -238,14 +243,19 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 @contextmanager
-def storage(folder: Path) -> Iterator[None]:
-    """Turn what goes wrong when a run is read or written into one sentence; nothing is deleted."""
+def storage(folder: Path, flag: str = "--output") -> Iterator[None]:
+    """Turn what goes wrong when a run is read or written into one sentence; nothing is deleted.
+
+    Parameters
+    ----------
+    flag : the one that another folder can be given with.
+    """
     from safetensors import SafetensorError
 
     try:
         yield
     except (OSError, sqlite3.Error, SafetensorError) as error:
-        raise ArtefactError(_sentence(_shown(folder), error)) from error
+        raise ArtefactError(_sentence(_shown(folder), error, flag)) from error
 
 
 def _shown(folder: Path) -> Path:
@@ -253,7 +263,7 @@ def _shown(folder: Path) -> Path:
     return Path(*(name for name in folder.parts if not (name.startswith(_HIDDEN) and name.endswith(".part"))))
 
 
-def _sentence(folder: Path, error: Exception) -> str:
+def _sentence(folder: Path, error: Exception, flag: str) -> str:
     kept = "everything stored before is kept"
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     text = str(error).lower()
@@ -267,11 +277,11 @@ def _sentence(folder: Path, error: Exception) -> str:
     looping = isinstance(error, OSError) and error.errno == errno.ELOOP
     if writing or looping or isinstance(error, (NotADirectoryError, FileExistsError)):
         cause = (error.strerror if isinstance(error, OSError) else None) or error
-        return f"The folder {folder} cannot be written ({cause}); give another folder with --output."
+        return f"The folder {folder} cannot be written ({cause}); give another folder with {flag}."
     if isinstance(error, sqlite3.DatabaseError):
         return (
             f"The database in {folder} is damaged ({error}); nothing was changed: restore results.sqlite from a copy, "
             "or move the folder away to begin again."
         )
     cause = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
-    return f"The folder {folder} cannot be read or written ({cause}); check it, or give another one with --output."
+    return f"The folder {folder} cannot be read or written ({cause}); check it, or give another one with {flag}."
