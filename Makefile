@@ -37,7 +37,7 @@ test: $(READY) browser
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 test-all: $(SMOLLM2) browser
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
+	ATTRIM_RENDER=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
 
 # 100,000 hostile cases; CASES and SEED choose others. What each of them is: docs/reliability.md.
 CASES ?= 100000

@@ -51,7 +51,8 @@ def shared_data() -> Path:
 def _unrendered() -> Iterator[tuple[Any, int]]:
     """Figures are made of their charts, and files are written, but nothing is rendered into them.
 
-    That takes most of the time of commands and studies. Tests of figures ask for the fixture ``rendered``.
+    That takes most of the time of commands and studies. Tests of figures ask for the fixture ``rendered``, and
+    ``make test-all``, which sets ATTRIM_RENDER, renders all.
     """
     from matplotlib.figure import Figure
 
@@ -61,6 +62,9 @@ def _unrendered() -> Iterator[tuple[Any, int]]:
         Path(path).write_bytes(b"a figure that is not rendered")
 
     before = Figure.savefig, drawing.WORTH
+    if os.environ.get("ATTRIM_RENDER"):
+        yield before
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save)
         patch.setattr(drawing, "WORTH", 10**6)  # processes of their own would render
