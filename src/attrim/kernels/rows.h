@@ -73,42 +73,44 @@ VECTORISED static void magnitudes_of_doubles(const double *restrict row, int64_t
 
 /* The cell of every number in a table of bins; that of a double is the cell of its upper 32 bits. */
 ALWAYS_INLINE static void find_cells(const int wide, const void *restrict row, int64_t size, const BinTable *table,
-                                     uint16_t *restrict cells) {
+                                     int32_t *restrict cells) {
     const int32_t base = (int32_t)table->base, top = (int32_t)table->top, shift = (int32_t)table->shift;
     for (int64_t key = 0; key < size; key++) {
         const int32_t bits = wide ? (int32_t)(((const int64_t *)row)[key] >> 32) : ((const int32_t *)row)[key];
         const int32_t inside = bits < base ? base : bits > top ? top : bits;
-        cells[key] = (uint16_t)((inside - base) >> shift);
+        cells[key] = (inside - base) >> shift;
     }
 }
-VECTORISED static void cells_of_floats(const float *row, int64_t size, const BinTable *table, uint16_t *cells) {
+VECTORISED static void cells_of_floats(const float *row, int64_t size, const BinTable *table, int32_t *cells) {
     find_cells(0, row, size, table, cells);
 }
-VECTORISED static void cells_of_doubles(const double *row, int64_t size, const BinTable *table, uint16_t *cells) {
+VECTORISED static void cells_of_doubles(const double *row, int64_t size, const BinTable *table, int32_t *cells) {
     find_cells(1, row, size, table, cells);
 }
 
-/* The bin of a number in a cell: how many edges lie below the cell, and how many of the cell's ``most`` own are not above
- * the number. Bits of numbers that are not negative are ordered as they are, and those of the last edge, NaN, are out of
- * reach; negative numbers are in the first bin. */
-ALWAYS_INLINE static int32_t place_in(const int wide, const void *number, int32_t cell, const int64_t most, const BinTable *table) {
-    int32_t place = table->lowest[cell];
-    for (int64_t again = 0; again < most; again++)
-        place += wide ? *(const int64_t *)number >= ((const int64_t *)table->edges)[place]
-                      : *(const int32_t *)number >= ((const int32_t *)table->edges)[place];
-    return place;
+/* From cells to bins: how many edges lie below a cell, and how many of its ``most`` own edges are not above the number.
+ * Bits of numbers that are not negative are ordered as they are, and those of the last edge, NaN, are out of reach;
+ * negative numbers are in the first bin. */
+ALWAYS_INLINE static void find_bins(const int wide, const int64_t most, const void *restrict row, int64_t size,
+                                    const BinTable *table, int32_t *restrict places) {
+    const int32_t *restrict lowest = table->lowest;
+    const void *restrict edges = table->edges;
+    for (int64_t key = 0; key < size; key++) {
+        int32_t place = lowest[places[key]];
+        for (int64_t again = 0; again < most; again++)
+            place += wide ? ((const int64_t *)row)[key] >= ((const int64_t *)edges)[place]
+                          : ((const int32_t *)row)[key] >= ((const int32_t *)edges)[place];
+        places[key] = place;
+    }
 }
 
-/* Add every number to the count of its bin. Neighbours often share one, see TABLES. */
-ALWAYS_INLINE static void fill_bins(const int wide, const int64_t most, const void *restrict row, int64_t size,
-                                    const BinTable table, const uint16_t *restrict cells, int32_t *restrict counts) {
-    const char *numbers = row;
-    const size_t bytes = wide ? sizeof(double) : sizeof(float);
-    int64_t key = 0;
-    for (; key + TABLES <= size; key += TABLES)
-        _Pragma("GCC unroll 4") for (int some = 0; some < TABLES; some++)
-            counts[some * table.bins + place_in(wide, numbers + (size_t)(key + some) * bytes, cells[key + some], most, &table)]++;
-    for (; key < size; key++) counts[place_in(wide, numbers + (size_t)key * bytes, cells[key], most, &table)]++;
+/* The bin of every number. */
+static void find_places(const int wide, const void *row, int64_t size, const BinTable *table, int32_t *places) {
+    if (wide) cells_of_doubles(row, size, table, places);
+    else cells_of_floats(row, size, table, places);
+    if (wide) find_bins(1, table->most, row, size, table, places);
+    else if (table->most == 1) find_bins(0, 1, row, size, table, places);
+    else find_bins(0, table->most, row, size, table, places);
 }
 
 VECTORISED static void add_counts(const int32_t *restrict tables, int64_t bins, int32_t *restrict counts) {
@@ -138,14 +140,17 @@ VECTORISED static int64_t sum_doubles(const double *restrict row, int64_t size) 
     return sum;
 }
 
-/* How many numbers are above a bar, and their sum. */
-VECTORISED static int64_t sum_above(const float *restrict row, int64_t size, float bar, int64_t *sum) {
-    int64_t fixed = 0;
+VECTORISED static int64_t count_above(const float *restrict row, int64_t size, float bar) {
     int32_t found = 0;
     for (int64_t key = 0; key < size; key++) found += row[key] > bar;
-    for (int64_t key = 0; key < size; key++) fixed += to_fixed(row[key] > bar ? row[key] : 0);
-    *sum = fixed;
     return found;
+}
+
+/* The sum of the numbers above a bar. A mask in place of a choice, which compilers turn into a branch. */
+VECTORISED static int64_t sum_above(const float *restrict row, int64_t size, float bar) {
+    int64_t sum = 0;
+    for (int64_t key = 0; key < size; key++) sum += to_fixed(row[key]) & -(int64_t)(row[key] > bar);
+    return sum;
 }
 
 VECTORISED static void keep_above(const float *restrict row, int64_t size, float bar, double *restrict into) {
@@ -252,19 +257,19 @@ static void add_curve(const RowParameters *p, RowScratch *s, const int32_t *coun
     for (int64_t bin = 0; bin < p->table.bins; bin++, into += p->levels + 1) into[s->level_of[running += counts[bin]]]++;
 }
 
-/* How many magnitudes are in each bin. */
+/* How many magnitudes are in each bin. They are counted when the bins of all are known, because a processor does not look
+ * far ahead of a store whose address it does not know. Neighbours often share a bin, see TABLES. */
 static void count_bins(const int wide, const BinTable *table, const void *row, int64_t size, RowScratch *s, int32_t *counts) {
-    uint16_t *cells = (uint16_t *)s->places;
-    memset(s->tables, 0, (size_t)(TABLES * table->bins) * sizeof *s->tables);
-    if (wide) {
-        cells_of_doubles(row, size, table, cells);
-        fill_bins(1, table->most, row, size, *table, cells, s->tables);
-    } else {
-        cells_of_floats(row, size, table, cells);
-        if (table->most == 1) fill_bins(0, 1, row, size, *table, cells, s->tables);
-        else fill_bins(0, table->most, row, size, *table, cells, s->tables);
-    }
-    add_counts(s->tables, table->bins, counts);
+    const int64_t bins = table->bins;
+    const int32_t *restrict places = s->places;
+    int32_t *restrict tables = s->tables;
+    int64_t key = 0;
+    find_places(wide, row, size, table, s->places);
+    memset(tables, 0, (size_t)(TABLES * bins) * sizeof *tables);
+    for (; key + TABLES <= size; key += TABLES)
+        for (int some = 0; some < TABLES; some++) tables[some * bins + places[key + some]]++;
+    for (; key < size; key++) tables[places[key]]++;
+    add_counts(tables, bins, counts);
 }
 
 /* The first bin at which half of the numbers are reached. */
@@ -316,10 +321,8 @@ static void keep_counts(const int32_t *restrict counts, int64_t bins, int64_t si
 static void edit_numbers(const RowEdit *edit, RowScratch *s, const float *row, int64_t size, float bar) {
     if (edit->kind == KEEP_ABOVE) keep_above(row, size, bar, s->edited);
     else {
-        uint16_t *cells = (uint16_t *)s->places;
-        cells_of_floats(row, size, &edit->codes, cells);
-        for (int64_t key = 0; key < size; key++)
-            s->edited[key] = edit->values[place_in(0, row + key, cells[key], 1, &edit->codes)];
+        find_places(0, row, size, &edit->codes, s->places);
+        for (int64_t key = 0; key < size; key++) s->edited[key] = edit->values[s->places[key]];
     }
     if (edit->renormalize) {
         double mass = 0;
@@ -337,10 +340,10 @@ static void describe_edited(const RowParameters *p, RowScratch *s, const RowEdit
     const float bar = edit->kind == KEEP_ABOVE ? bar_of(p, edit, row, size) : 0;
     if (edit->kind == KEEP_ABOVE && !edit->renormalize && !negative) {
         /* Numbers stay or become 0, so the histogram is known without another look at them. */
-        uint16_t cell;
-        find_cells(0, &bar, 1, &p->table, &cell);
-        const int64_t kept = sum_above(row, size, bar, edit->sums + place);
-        keep_counts(counts, bins, size, kept, place_in(0, &bar, cell, p->table.most, &p->table), s->after);
+        int32_t own;
+        find_places(0, &bar, 1, &p->table, &own);
+        edit->sums[place] = sum_above(row, size, bar);
+        keep_counts(counts, bins, size, count_above(row, size, bar), own, s->after);
     } else {
         edit_numbers(edit, s, row, size, bar);
         edit->sums[place] = sum_doubles(s->edited, size);
