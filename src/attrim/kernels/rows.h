@@ -81,12 +81,6 @@ ALWAYS_INLINE static void find_cells(const int wide, const void *restrict row, i
         cells[key] = (inside - base) >> shift;
     }
 }
-VECTORISED static void cells_of_floats(const float *row, int64_t size, const BinTable *table, int32_t *cells) {
-    find_cells(0, row, size, table, cells);
-}
-VECTORISED static void cells_of_doubles(const double *row, int64_t size, const BinTable *table, int32_t *cells) {
-    find_cells(1, row, size, table, cells);
-}
 
 /* From cells to bins: how many edges lie below a cell, and how many of its ``most`` own edges are not above the number.
  * Bits of numbers that are not negative are ordered as they are, and those of the last edge, NaN, are out of reach;
@@ -105,12 +99,15 @@ ALWAYS_INLINE static void find_bins(const int wide, const int64_t most, const vo
 }
 
 /* The bin of every number. */
-static void find_places(const int wide, const void *row, int64_t size, const BinTable *table, int32_t *places) {
-    if (wide) cells_of_doubles(row, size, table, places);
-    else cells_of_floats(row, size, table, places);
-    if (wide) find_bins(1, table->most, row, size, table, places);
-    else if (table->most == 1) find_bins(0, 1, row, size, table, places);
+VECTORISED static void places_of_floats(const float *row, int64_t size, const BinTable *table, int32_t *places) {
+    find_cells(0, row, size, table, places);
+    if (table->most == 1) find_bins(0, 1, row, size, table, places);
     else find_bins(0, table->most, row, size, table, places);
+}
+VECTORISED static void places_of_doubles(const double *row, int64_t size, const BinTable *table, int32_t *places) {
+    find_cells(1, row, size, table, places);
+    if (table->most == 1) find_bins(1, 1, row, size, table, places);
+    else find_bins(1, table->most, row, size, table, places);
 }
 
 VECTORISED static void add_counts(const int32_t *restrict tables, int64_t bins, int32_t *restrict counts) {
@@ -154,7 +151,12 @@ VECTORISED static int64_t sum_above(const float *restrict row, int64_t size, flo
 }
 
 VECTORISED static void keep_above(const float *restrict row, int64_t size, float bar, double *restrict into) {
-    for (int64_t key = 0; key < size; key++) into[key] = row[key] > bar ? row[key] : 0;
+    for (int64_t key = 0; key < size; key++) {
+        const int32_t bits = ((const int32_t *)row)[key] & -(row[key] > bar); /* see sum_above */
+        float kept;
+        memcpy(&kept, &bits, sizeof kept);
+        into[key] = kept;
+    }
 }
 
 VECTORISED static void divide_by(double *restrict row, int64_t size, double mass) {
@@ -174,6 +176,16 @@ VECTORISED static double distances(const float *restrict row, int64_t size, doub
             for (int lane = 0; lane < SUMS; lane++) lanes[lane] += row[key + lane] - from;
     for (; key < size; key++) lanes[key % SUMS] += squared ? (row[key] - from) * (row[key] - from) : row[key] - from;
     double sum = 0;
+    for (int lane = 0; lane < SUMS; lane++) sum += lanes[lane];
+    return sum;
+}
+
+VECTORISED static double mass_of(const double *restrict row, int64_t size) {
+    double lanes[SUMS] = {0}, sum = 0;
+    int64_t key = 0;
+    for (; key + SUMS <= size; key += SUMS)
+        for (int lane = 0; lane < SUMS; lane++) lanes[lane] += fabs(row[key + lane]);
+    for (; key < size; key++) lanes[key % SUMS] += fabs(row[key]);
     for (int lane = 0; lane < SUMS; lane++) sum += lanes[lane];
     return sum;
 }
@@ -264,7 +276,8 @@ static void count_bins(const int wide, const BinTable *table, const void *row, i
     const int32_t *restrict places = s->places;
     int32_t *restrict tables = s->tables;
     int64_t key = 0;
-    find_places(wide, row, size, table, s->places);
+    if (wide) places_of_doubles(row, size, table, s->places);
+    else places_of_floats(row, size, table, s->places);
     memset(tables, 0, (size_t)(TABLES * bins) * sizeof *tables);
     for (; key + TABLES <= size; key += TABLES)
         for (int some = 0; some < TABLES; some++) tables[some * bins + places[key + some]]++;
@@ -321,12 +334,11 @@ static void keep_counts(const int32_t *restrict counts, int64_t bins, int64_t si
 static void edit_numbers(const RowEdit *edit, RowScratch *s, const float *row, int64_t size, float bar) {
     if (edit->kind == KEEP_ABOVE) keep_above(row, size, bar, s->edited);
     else {
-        find_places(0, row, size, &edit->codes, s->places);
+        places_of_floats(row, size, &edit->codes, s->places);
         for (int64_t key = 0; key < size; key++) s->edited[key] = edit->values[s->places[key]];
     }
     if (edit->renormalize) {
-        double mass = 0;
-        for (int64_t key = 0; key < size; key++) mass += fabs(s->edited[key]);
+        const double mass = mass_of(s->edited, size);
         divide_by(s->edited, size, mass > LEAST_DIVISOR ? mass : LEAST_DIVISOR);
     }
 }
@@ -341,7 +353,7 @@ static void describe_edited(const RowParameters *p, RowScratch *s, const RowEdit
     if (edit->kind == KEEP_ABOVE && !edit->renormalize && !negative) {
         /* Numbers stay or become 0, so the histogram is known without another look at them. */
         int32_t own;
-        find_places(0, &bar, 1, &p->table, &own);
+        places_of_floats(&bar, 1, &p->table, &own);
         edit->sums[place] = sum_above(row, size, bar);
         keep_counts(counts, bins, size, count_above(row, size, bar), own, s->after);
     } else {
