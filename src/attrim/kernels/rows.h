@@ -306,7 +306,7 @@ static double distance_of(const RowScratch *s, const int32_t *before, const int3
     return sum > 0 ? sqrt(sum / (2.0 * (double)size)) : 0;
 }
 
-/* The largest float that is not above the bar of an edit, which is what it is a multiple of in doubles. */
+/* The bar of an edit in a row, computed in doubles and rounded down: the same floats are above it. */
 static float bar_of(const RowParameters *p, const RowEdit *edit, const float *row, int64_t size) {
     if (edit->bar == 0) return -INFINITY; /* keeps negative numbers, too */
     double bar = edit->bar;
