@@ -201,6 +201,7 @@ def ratios(seconds: dict[str, list[float]], to: str) -> dict[str, float]:
 def report(shape: str, size: int, given: str, rounds: int, names: list[str], with_memory: bool) -> bool:
     """Print the table of one shape; whether all targets are met."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     seconds = time_rows(shape, size, given, rounds, names)
@@ -216,7 +217,7 @@ def report(shape: str, size: int, given: str, rounds: int, names: list[str], wit
     for row in names:
         known = Row(STOCK[row]) if row in STOCK else row_of(row)
         table.add_row(
-            known.label,
+            escape(known.label),
             f"{statistics.median(seconds[row]):.3f}",
             f"{to_plain[row]:.2f}",
             f"{known.target:.2f}" if known.target else "",
@@ -234,7 +235,7 @@ def report(shape: str, size: int, given: str, rounds: int, names: list[str], wit
     console = Console()
     console.print(table)
     for text in missed:
-        console.print(f"[red]Missed[/red]: {text}")
+        console.print(f"[red]Missed[/red]: {escape(text)}")
     return not missed
 
 

@@ -97,7 +97,10 @@ def look_up_case(random: numpy.random.Generator, generator: torch.Generator) -> 
 
 def rows_case(random: numpy.random.Generator, generator: torch.Generator) -> None:
     """All facts about rows; some cells do not count, and some numbers are none."""
+    from attrim.core.call import Call
     from attrim.core.site import Site
+    from attrim.edits.quantize import Quantize
+    from attrim.edits.threshold import Threshold
     from attrim.errors import DataError
     from attrim.kernels.described import describe
     from attrim.kernels.feed import BinBuffers
@@ -118,7 +121,13 @@ def rows_case(random: numpy.random.Generator, generator: torch.Generator) -> Non
     single, double = (bin_table(1e-8, bins, dtype) for dtype in (torch.float32, torch.float64))
     try:
         describe(weights, valid, site, table=single, curves=curves, bars=[0.0, 0.1], majority=True, into=into)
-        before = describe(weights, valid, site, table=single, extremes=True)
+        edits = [Threshold(0.02), Threshold(0.3, "row-maximum", True), Quantize("linear-slog-clamped-midval", bits=8)]
+        call = Call.plain(weights[None])
+        facts = {"table": single, "counts": True, "shares": True, "medians": True, "extremes": True}
+        operations = [edit.compiles(call) for edit in edits]
+        before = describe(weights, valid, site, **facts, edits=operations, wide_table=double)
+        if before is None:  # a number too large for the sums of edited rows
+            before = describe(weights, valid, site, **facts)
         assert before is not None
         describe(weights.double(), valid, site, table=double, before=before.counts, sums=True)
     except DataError:

@@ -116,7 +116,8 @@ def test_the_look_up_takes_equal_edges_and_refuses_large_tables() -> None:
     assert torch.equal(book.apply(weights), book.apply(weights, fast=False))
     for count, fits in ((8, True), (16, False)):
         edges = make_codebook("linear-slog", count).edges.float()
-        assert (make_table(edges, torch.zeros(len(edges) + 1)) is not None) == fits
+        values = torch.zeros(len(edges) + 1)
+        assert (make_table(edges, values, values.double()) is not None) == fits
 
 
 def test_a_view_is_looked_up_in_its_own_order() -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 import attrim
 from attrim.core.call import Call
 from attrim.core.site import Site
+from attrim.edits.quantize import Quantize
+from attrim.edits.threshold import Threshold
 from attrim.errors import DataError
 from attrim.kernels import team
 from attrim.kernels.described import BinTable, describe
@@ -22,7 +24,7 @@ from attrim.stats.bins import BINS, bin_table, log_edges
 from attrim.stats.distance import jensen_shannon
 from attrim.stats.integers import to_fixed
 from attrim.stats.moments import majority
-from attrim.stats.rowfacts import plain_row_counts
+from attrim.stats.rowfacts import plain_row_counts, row_shares
 from calls import assert_equal
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
@@ -82,14 +84,20 @@ def test_histograms_of_rows(data: st.DataObject) -> None:
     floor, bins = data.draw(st.sampled_from(FLOORS)), data.draw(st.sampled_from([1, 100, 700]))
     for dtype in (torch.float32, torch.float64):
         numbers = weights.to(dtype)
-        facts = describe(numbers, valid, SITE, table=bin_table(floor, bins, dtype), sums=True)
+        table = bin_table(floor, bins, dtype)
+        facts = describe(numbers, valid, SITE, table=table, counts=True, shares=True, medians=True, sums=True)
         assert facts is not None
         expected = plain_row_counts(clean.to(dtype), valid.expand(weights.shape), floor, bins)
         assert torch.equal(facts.counts, expected.int())
+        assert torch.equal(facts.shares, row_shares(expected))
+        middle = (2 * expected.cumsum(-1) < facts.sizes[..., None]).sum(-1)
+        for head, own in enumerate(middle):
+            real = own[facts.sizes[head] > 0]
+            assert torch.equal(facts.medians[head], torch.bincount(real, minlength=bins))
         assert torch.equal(facts.sums, to_fixed(clean).sum(-1))
         # What an edit made of the rows: their histograms may differ a little, a lot, or not at all.
         edited = torch.where(numbers.abs() > data.draw(st.sampled_from([0.0, 0.1, 9.0])), numbers, 0.0)
-        after = describe(edited, valid, SITE, table=bin_table(floor, bins, dtype), before=facts.counts)
+        after = describe(edited, valid, SITE, table=table, counts=True, before=facts.counts)
         assert after is not None
         torch.testing.assert_close(after.distance, jensen_shannon(expected, after.counts), rtol=1e-9, atol=1e-9)
         assert (after.distance[(after.counts == facts.counts).all(-1)] == 0).all()
@@ -104,11 +112,61 @@ def test_numbers_beside_every_edge(dtype: torch.dtype, floor: float, bins: int) 
     beside = [torch.nextafter(own, torch.zeros_like(own)), own, torch.nextafter(own, torch.ones_like(own))]
     weights = torch.cat([*beside, torch.tensor([0.0, 1.0, 2.0])]).to(dtype)[None, :, None]
     valid = torch.ones(weights.shape, dtype=torch.bool)
-    facts = describe(weights, valid, SITE, table=bin_table(floor, bins, dtype))
+    facts = describe(weights, valid, SITE, table=bin_table(floor, bins, dtype), counts=True)
     assert facts is not None
     places = (torch.searchsorted(edges, weights.double() + floor, right=True) - 1).clamp(0, bins - 1)
     assert facts.counts is not None
     assert torch.equal(facts.counts.argmax(-1), places[..., 0])
+
+
+EDITS = (
+    Threshold(0.0),
+    Threshold(0.1),
+    Threshold(0.1, renormalize=True),
+    Threshold(1.0, "uniform"),
+    Threshold(0.5, "row-maximum"),
+    Threshold(0.5, "row-maximum", renormalize=True),
+    Quantize("linear-slog-clamped-midval", bits=3),
+    Quantize("linear-slog-clamped-midval", bits=8, renormalize=True),
+)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_rows_after_an_edit(data: st.DataObject) -> None:
+    """Edits of rows are those of float64, also of weights on a bar or an edge and of negative ones."""
+    weights, valid = draw_rows(data)
+    floor, bins = data.draw(st.sampled_from(FLOORS)), data.draw(st.sampled_from([1, 100, 700]))
+    call = Call.plain(weights[None], valid[None])
+    operations = [edit.compiles(call) for edit in EDITS]
+    single, double = (bin_table(floor, bins, dtype) for dtype in (torch.float32, torch.float64))
+    facts = describe(weights, valid, SITE, table=single, edits=operations, wide_table=double)
+    assert facts is not None
+    everywhere = valid.expand(weights.shape)
+    clean = torch.where(valid, weights, 0.0).double()
+    before = plain_row_counts(clean, everywhere, floor, bins)
+    for edit, found in zip(EDITS, facts.edited, strict=True):
+        edited = torch.where(valid, edit.edit_weights(clean[None], call)[0], 0.0)
+        counts = plain_row_counts(edited, everywhere, floor, bins)
+        assert torch.equal(found.shares, row_shares(counts))
+        assert (found.sums - to_fixed(edited).sum(-1)).abs().max() <= 1  # a mass may be rounded in another order
+        torch.testing.assert_close(found.distance, jensen_shannon(before, counts), rtol=1e-9, atol=1e-9)
+
+
+def test_bars_beside_a_weight() -> None:
+    """A bar between two floats is neither of them: what is above it is decided as in float64."""
+    weight = torch.tensor(0.001)
+    beside = [torch.nextafter(weight, torch.tensor(end)) for end in (0.0, 1.0)]
+    weights = torch.stack([beside[0], weight, beside[1], 1 - 3 * weight])[None, None]
+    assert 0.001 < weight.item() < beside[1].item()  # the float is the one above the bar
+    call = Call.plain(weights[None])
+    single, double = (bin_table(1e-8, 100, dtype) for dtype in (torch.float32, torch.float64))
+    for bar in (0.001, weight.item(), beside[1].item()):
+        facts = describe(
+            weights, call.valid[0], SITE, table=single, edits=[Threshold(bar).compiles(call)], wide_table=double
+        )
+        assert facts is not None
+        assert facts.edited[0].sums.item() == to_fixed(Threshold(bar).edit_weights(weights[None].double(), call)).sum()
 
 
 def both(stat: type[Stat], options: dict[str, object], weights: Tensor, mask: Tensor | None) -> list[Stat]:
@@ -132,6 +190,8 @@ OPTIONS = (
     (RowCurves, {"floor": 1e-3, "bins": 7, "levels": 3}),
     (Histogram, {"rows": True}),
     (RowDistance, {"edits": ("threshold:0.1",)}),
+    (RowDistance, {"edits": ("threshold:0.1,renormalize=true", "quantize:linear-slog-clamped-midval,bits=3")}),
+    (RowDistance, {"edits": ("threshold:top=3", "threshold:0.1")}),
     (Extremes, {}),
 )
 

@@ -119,6 +119,19 @@ def test_edits_that_leave_equal_weights_or_less_than_a_half(kernel: str, data: s
         run_and_compare(query, key, value, call, 1.0, [(edit, (0,))], (0,))
 
 
+@pytest.mark.parametrize("keys", [5000, 40_000])
+def test_the_entropy_of_long_rows(path: str, keys: int) -> None:
+    """Sums of thousands of floats must not lose digits: of equal weights every step rounds the same way."""
+    rows = [torch.full((keys,), 1 / keys), torch.rand(keys, generator=torch.Generator().manual_seed(0)) / keys]
+    query, key, value, call = make_rows(rows)
+    spans, moments, plain = spans_of(call, 1), Moments(), Moments()
+    weights = torch.zeros(1, 1, len(rows), keys)
+    operations = operations_of([(attrim.Threshold(0.0), (0,))], call)
+    fused(query, key, value, 1.0, spans, Feed.begin(call, spans, [(moments, (0,))]), operations, weights)
+    plain.watch(weights, call)
+    torch.testing.assert_close(moments.entropy(), plain.entropy(), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("kernel", PATHS)
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)

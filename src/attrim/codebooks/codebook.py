@@ -132,7 +132,7 @@ class Codebook:
         if self.tie != "upper" or self.edges.ndim != 1:
             return None
         if "table" not in self._cache:
-            self._cache["table"] = lookup.make_table(*self.rounded(torch.float32))
+            self._cache["table"] = lookup.make_table(*self.rounded(torch.float32), self.rounded(torch.float64)[1])
         return self._cache["table"]
 
     def _groups(self, weights: Tensor) -> tuple[list[int], int]:

@@ -22,8 +22,11 @@ FEWEST = 1 << 12
 NOT_FINITE = 0x7F800000
 
 
-def make_table(edges: Tensor, values: Tensor) -> LookupTable | None:
-    """The table of float32 edges ``[E]`` and values ``[E + 1]``; None where it would be too large."""
+def make_table(edges: Tensor, values: Tensor, exact: Tensor) -> LookupTable | None:
+    """The table of float32 edges ``[E]`` and values ``[E + 1]``, of which ``exact`` are those in float64.
+
+    None where it would be too large.
+    """
     bits = edges.contiguous().numpy().view(numpy.int32).astype(numpy.int64)
     distinct = numpy.unique(bits)
     if len(distinct) == 0 or distinct[0] <= 0 or distinct[-1] >= NOT_FINITE:
@@ -45,6 +48,8 @@ def make_table(edges: Tensor, values: Tensor) -> LookupTable | None:
     return LookupTable(
         edges=above,
         values=own,
+        exact=exact.numpy()[used],
+        lowest=lowest.astype(numpy.int32),
         cells=numpy.stack(
             [above[lowest], own_bits[lowest], own_bits[lowest + 1], numpy.zeros(cells, dtype=numpy.int32)], axis=1
         ),

@@ -5,6 +5,7 @@ The meaning is that of the plain versions in torch beside the stats that ask for
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from ..core.call import not_finite
 from ..core.site import Site
 from . import team
 from .feed import BinBuffers
+from .operations import RULES, LookUp, LookupTable, RowOperation
 
 LARGEST_TABLE = 1 << 16
 """Cells of a table of bins; with more it leaves the processor's cache."""
@@ -65,6 +67,11 @@ class BinTable:
         most = numpy.diff(numpy.append(lowest, len(bits))).max()
         return cls(lowest.astype(numpy.int32), numpy.append(own, kind.type(numpy.nan)), base, top, shift, int(most))
 
+    @classmethod
+    def of_codes(cls, table: LookupTable) -> BinTable:
+        """The codes of a codebook as bins of float32; negative numbers are in the first."""
+        return cls(table.lowest, table.edges, table.base, table.top, table.shift, most=1)
+
     def parameters(self) -> team.BinTableParameters:
         """The table as compiled.c wants it; its arrays must outlive this."""
         arrays = {name: getattr(self, name).ctypes.data for name in ("lowest", "edges")}
@@ -90,6 +97,38 @@ def _first_numbers(edges: numpy.ndarray, floor: float, kind: numpy.dtype) -> num
 
 
 @dataclass(frozen=True, kw_only=True)
+class EditedRows:
+    """What an edit, computed in float64, makes of the rows of one example.
+
+    Attributes
+    ----------
+    distance : float64 ``[H, Q]``, the Jensen-Shannon distance of the counts from those before the edit.
+    sums : int64 ``[H, Q]``, the sums in the fixed point of ``attrim.stats.integers``.
+    shares : int64 ``[H, bins]``, as in :class:`Described`.
+    """
+
+    distance: Tensor
+    sums: Tensor
+    shares: Tensor
+
+    def parameters(self, operation: RowOperation) -> team.RowEditParameters:
+        """What the operation is, and that its facts are written here; both must outlive this."""
+        parameters = team.RowEditParameters(
+            renormalize=operation.renormalize,
+            distance=self.distance.data_ptr(),
+            sums=self.sums.data_ptr(),
+            shares=self.shares.data_ptr(),
+        )
+        if isinstance(operation, LookUp):
+            parameters.kind, parameters.values = team.LOOK_UP, operation.table.exact.ctypes.data
+            parameters.codes = BinTable.of_codes(operation.table).parameters()
+        else:
+            parameters.kind, parameters.bar = team.KEEP_ABOVE, operation.bar
+            parameters.relative_to = RULES.index(operation.relative_to)
+        return parameters
+
+
+@dataclass(frozen=True, kw_only=True)
 class Described:
     """What was asked for about the rows of one example; None for everything else.
 
@@ -99,6 +138,9 @@ class Described:
     small : int64 ``[H, Q, bars]``, how many magnitudes are not above each bar.
     counts : int32 ``[H, Q, bins]``, how many magnitudes are in each bin.
     distance : float64 ``[H, Q]``, the Jensen-Shannon distance of the counts from those before an edit.
+    shares : int64 ``[H, bins]``, the sum of the rows' histograms: of each row, 1 in fixed point shared by its cells.
+    medians : int64 ``[H, bins]``, rows by the first bin at which half of their cells are reached.
+    edited : the rows after each edit.
     sums : int64 ``[H, Q]``, the sums in the fixed point of ``attrim.stats.integers``.
     majority : int64 ``[H, Q]``, how many of the largest weights exceed one half together; 0 where all do not.
     extremes : float64 ``[H, 4]``, largest, smallest, mean and standard deviation of a head's cells; zeros without any.
@@ -108,6 +150,9 @@ class Described:
     small: Tensor | None = None
     counts: Tensor | None = None
     distance: Tensor | None = None
+    shares: Tensor | None = None
+    medians: Tensor | None = None
+    edited: Sequence[EditedRows] = ()
     sums: Tensor | None = None
     majority: Tensor | None = None
     extremes: Tensor | None = None
@@ -120,8 +165,13 @@ def describe(
     *,
     bars: Sequence[float] | None = None,
     table: BinTable | None = None,
+    counts: bool = False,
     before: Tensor | None = None,
     curves: Tensor | None = None,
+    shares: bool = False,
+    medians: bool = False,
+    edits: Sequence[RowOperation] = (),
+    wide_table: BinTable | None = None,
     into: BinBuffers | None = None,
     sums: bool = False,
     majority: bool = False,
@@ -131,14 +181,17 @@ def describe(
 
     Parameters
     ----------
-    weights : ``[H, Q, K]``, float32; for counts and sums also float64.
+    weights : ``[H, Q, K]``, float32; for what depends on ``table`` and for sums also float64.
     valid : bool ``[H|1, Q, K]``, the cells that count.
     bars : for ``small``, rounded to float32.
-    table : the bins of ``counts``, made for the dtype of the weights.
+    table : the bins, made for the dtype of the weights.
+    counts, shares, medians, sums, majority, extremes : which facts are wanted.
     before : int32 ``[H, Q, bins]``, the counts of the same rows before an edit, for ``distance``.
+    curves : int64 ``[H, bins, levels + 1]``: for each bin, the rows are added by the share of their cells up to it,
+        rounded to the nearest of the levels from 0 to 1.
+    edits : for ``edited``; only of float32 weights.
+    wide_table : with ``edits``, the same bins for float64.
     into : the histogram of all cells is added to it; its heads are those of the weights.
-    curves : int64 ``[H, bins, levels + 1]``, in place of ``counts``: for each bin, the rows are added by the share of
-        their cells up to it, rounded to the nearest of the levels from 0 to 1.
 
     Returns
     -------
@@ -147,7 +200,7 @@ def describe(
     wide = weights.dtype == torch.float64
     if not team.available() or weights.device.type != "cpu" or weights.dtype not in (torch.float32, torch.float64):
         return None
-    if wide and (bars is not None or into is not None or majority or extremes):
+    if wide and (bars is not None or into is not None or majority or extremes or edits):
         return None
     weights = weights if weights.stride(-1) == 1 else weights.contiguous()
     valid = valid if valid.stride(-1) == 1 else valid.contiguous()
@@ -158,16 +211,31 @@ def describe(
     def array(wanted: bool, *last: int, dtype: torch.dtype = torch.int64) -> Tensor | None:
         return torch.empty(heads, *last, dtype=dtype) if wanted else None
 
+    def totals(wanted: bool) -> Tensor | None:
+        return torch.zeros(heads, bins, dtype=torch.int64) if wanted else None
+
     limits = numpy.array(bars or (), dtype=numpy.float32).astype(numpy.float64)
     sizes = torch.empty(heads, queries, dtype=torch.int64)
     found = {
         "small": array(bars is not None, queries, len(limits)),
-        "counts": array(table is not None and curves is None, queries, bins, dtype=torch.int32),
+        "counts": array(counts, queries, bins, dtype=torch.int32),
         "distance": array(before is not None, queries, dtype=torch.float64),
+        "shares": totals(shares),
+        "medians": totals(medians),
         "sums": array(sums, queries),
         "majority": array(majority, queries),
         "extremes": array(extremes, 4, dtype=torch.float64),
     }
+    edited = [
+        EditedRows(
+            distance=torch.empty(heads, queries, dtype=torch.float64),
+            sums=torch.empty(heads, queries, dtype=torch.int64),
+            shares=torch.zeros(heads, bins, dtype=torch.int64),
+        )
+        for _ in edits
+    ]
+    pairs = zip(edited, edits, strict=True)
+    own = (team.RowEditParameters * len(edits))(*(rows.parameters(edit) for rows, edit in pairs))
     following, failed = numpy.zeros(1, dtype=numpy.int64), numpy.zeros(1, dtype=numpy.int64)
     parameters = team.RowParameters(
         next=following.ctypes.data,
@@ -182,12 +250,16 @@ def describe(
         valid_steps=valid.stride()[:2],
         bars=limits.ctypes.data,
         bar_count=len(limits),
+        edits=ctypes.addressof(own),
+        edit_count=len(edits),
         sizes=sizes.data_ptr(),
         failed=failed.ctypes.data,
         **{name: tensor.data_ptr() for name, tensor in found.items() if tensor is not None},
     )
     if table is not None:
         parameters.table = table.parameters()
+    if wide_table is not None:
+        parameters.wide_table = wide_table.parameters()
     if before is not None:
         parameters.before = before.data_ptr()
     if into is not None:
@@ -199,4 +271,4 @@ def describe(
         raise not_finite(site)
     if failed[0] == team.NO_MEMORY:
         raise MemoryError(f"There is no memory left to describe the attention of {site.name!r}.")
-    return None if failed[0] else Described(sizes=sizes, **found)
+    return None if failed[0] else Described(sizes=sizes, edited=edited, **found)

@@ -272,10 +272,14 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
 }
 
 /* -sum(w ln w) of any weights in floats, ``size`` a multiple of LANES; one that is 0 adds nothing, and neither does one
- * below the normal floats. The logarithm is that of compiled.c with fewer terms. */
+ * below the normal floats. The logarithm is that of compiled.c with fewer terms. A sum of many floats loses digits, so
+ * few of them are added as floats, and what comes out as doubles. */
 TARGET static double NAMED(entropy)(const float *restrict row, int64_t size) {
+    const int64_t few = 16 * LANES;
+    double total = 0;
     FLOATS sums = (FLOATS){0};
     for (int64_t key = 0; key < size; key += LANES) {
+        if (key % few == 0) total += SUM(sums), sums = (FLOATS){0};
         const FLOATS weights = *(const FLOATS *)(row + key);
         const INTS bits = (INTS)weights;
         FLOATS rest = (FLOATS)((bits & 0x7FFFFF) | ONE_BITS);
@@ -288,7 +292,7 @@ TARGET static double NAMED(entropy)(const float *restrict row, int64_t size) {
         series = series * square + 1.0f / 3;
         sums -= weights * (2.0f * ratio * (series * square + 1.0f) + power * 0.693147181f);
     }
-    return SUM(sums);
+    return total + SUM(sums);
 }
 
 /* How many weights are exactly 0. */

@@ -50,6 +50,8 @@ class LookupTable:
     ----------
     edges : int32 ``[codes]``, the bits of the edge above each code; the last is out of reach.
     values : float32 ``[codes]``.
+    exact : float64 ``[codes]``, the values before they were rounded.
+    lowest : int32 ``[cells]``, how many edges lie below each cell.
     cells : int32 ``[cells, 4]``, of each the bits of the first edge that does not lie below it, the bits of the values
         below that edge and from it on, and 0.
     base, top : the bits of the first and the last cell.
@@ -58,6 +60,8 @@ class LookupTable:
 
     edges: numpy.ndarray
     values: numpy.ndarray
+    exact: numpy.ndarray
+    lowest: numpy.ndarray
     cells: numpy.ndarray
     base: int
     top: int

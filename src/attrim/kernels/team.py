@@ -21,7 +21,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 5
+INTERFACE = 6
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
@@ -192,6 +192,22 @@ NO_NUMBERS, NO_MEMORY, TOO_LARGE = 1, 2, 3
 """Why facts about rows are not there, as in rows.h: NaN or infinity, a lack of memory, too large for fixed point."""
 
 
+class RowEditParameters(ctypes.Structure):
+    """An edit of rows whose facts are wanted, one of ``operations.RowOperation``, and where they are written."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int64),  # KEEP_ABOVE or LOOK_UP
+        ("relative_to", ctypes.c_int64),  # of KEEP_ABOVE: number in operations.RULES
+        ("renormalize", ctypes.c_int64),  # whether the row is divided by what is left of it
+        ("bar", ctypes.c_double),  # of KEEP_ABOVE
+        ("codes", BinTableParameters),  # of LOOK_UP: the edges between the codes, of float32
+        ("values", ctypes.c_void_p),  # of LOOK_UP: float64 [codes]
+        ("distance", ctypes.c_void_p),  # float64 [heads, queries]: how far the counts are from those before the edit
+        ("sums", ctypes.c_void_p),  # int64 [heads, queries]: sum in fixed point
+        ("shares", ctypes.c_void_p),  # int64 [heads, bins]: added to, see RowParameters.shares
+    )
+
+
 class RowParameters(ctypes.Structure):
     """What the compiled pass ``describe_rows`` reads: weights that are there, and which facts about them to write."""
 
@@ -209,7 +225,10 @@ class RowParameters(ctypes.Structure):
         ("bars", ctypes.c_void_p),  # float64 [bar_count], rounded to float32
         ("bar_count", ctypes.c_int64),
         ("table", BinTableParameters),
+        ("wide_table", BinTableParameters),  # the same bins for float64, which edits compute in
         ("levels", ctypes.c_int64),  # of curves
+        ("edits", ctypes.c_void_p),  # RowEditParameters [edit_count]
+        ("edit_count", ctypes.c_int64),
         # What is written, or NULL:
         ("sizes", ctypes.c_void_p),  # int64 [heads, queries]: cells that count
         ("small", ctypes.c_void_p),  # int64 [heads, queries, bar_count]: magnitudes that are not above each bar
@@ -217,6 +236,8 @@ class RowParameters(ctypes.Structure):
         ("before", ctypes.c_void_p),  # int32 [heads, queries, bins], read: the counts before an edit
         ("distance", ctypes.c_void_p),  # float64 [heads, queries]: how far the counts are from those
         ("curves", ctypes.c_void_p),  # int64 [heads, bins, levels + 1]: added to, rows by their share up to each bin
+        ("shares", ctypes.c_void_p),  # int64 [heads, bins]: added to, 1 in fixed point shared by the cells of each row
+        ("medians", ctypes.c_void_p),  # int64 [heads, bins]: added to, rows by the bin that reaches half their cells
         ("sums", ctypes.c_void_p),  # int64 [heads, queries]: sum in fixed point
         ("majority", ctypes.c_void_p),  # int64 [heads, queries]: tokens to majority, 0 where it is not reached
         ("histogram", ctypes.c_void_p),  # int64 [heads, BINS]: added to, magnitudes in each bin of BinBuffers

@@ -18,6 +18,7 @@ from ..core.registry import STATS
 from ..core.site import Site
 from ..core.text import check_fields
 from ..errors import ArtefactError, DataError, SelectionError
+from ..kernels.blocks import unrepeated
 from ..kernels.feed import Buffers, Extent
 from .integers import grown, normalise_wide
 
@@ -265,9 +266,12 @@ def _merged(rule: Rule, mine: Tensor, theirs: Tensor) -> Tensor:
 
 
 def finite(weights: Tensor, valid: Tensor, site: Site) -> Tensor:
-    """The weights ``[H, Q, K]`` with zeros outside the valid cells; refuses NaN and infinity inside."""
-    weights = torch.where(valid, weights, torch.zeros((), dtype=weights.dtype, device=weights.device))
-    # A sum is one pass, and NaN and infinity always show in it; only that of huge numbers may be infinite without.
-    if not bool(weights.sum(dtype=torch.float64).isfinite()) and not bool(torch.isfinite(weights).all()):
+    """A copy of the weights ``[H, Q, K]`` with zeros outside the valid cells; refuses NaN and infinity inside."""
+    if bool(unrepeated(valid).all()):
+        weights = weights.clone(memory_format=torch.contiguous_format)
+    else:
+        weights = torch.where(valid, weights, torch.zeros((), dtype=weights.dtype, device=weights.device))
+    # A sum is one pass, and NaN and infinity always show in it; only that of many huge numbers is infinite without.
+    if not bool(weights.sum().isfinite()) and not bool(torch.isfinite(weights).all()):
         raise not_finite(site)
     return weights

@@ -17,7 +17,7 @@ from ..core.charts import Chart, Column, Panels, Table
 from ..core.registry import EDITS
 from ..core.site import Site
 from ..core.text import parse
-from ..kernels.described import describe
+from ..kernels.described import EditedRows, describe
 from .base import Rule, SiteStat, finite, register
 from .bins import bin_table, require_log_bins
 from .display import row_overlays
@@ -76,38 +76,61 @@ class RowDistance(SiteStat):
         kept = self.record(call.site, call.heads).tensors
         for example in range(tensor.shape[0]):
             one = call.for_example(example)
-            valid = one.valid[0].expand(tensor.shape[1:])
-            # In float64, so that the numbers say what the edit does and not how the model's dtype rounds it.
-            before, _, _ = self._described(tensor[example], valid, call.site)
-            real = one.valid[0].any(-1).expand(valid.shape[:2])
-            kept["rows"] += real.sum(-1).cpu()
-            kept["before"] += row_shares(before).cpu()
-            weights = tensor[example : example + 1].double() if edits else tensor
-            for place, edit in enumerate(edits):
-                after, sums, distance = self._described(edit.edit_weights(weights, one)[0], valid, call.site, before)
-                kept["after"][:, place] += row_shares(after).cpu()
-                add_words(kept["distance"][:, place], to_fixed(torch.where(real, distance, 0.0)).cpu())
-                add_words(kept["row_sum"][:, place], sums.cpu())
+            rows, before, after = self._described(tensor[example], one, edits)
+            kept["rows"] += rows.sum(-1).cpu()
+            kept["before"] += before.cpu()
+            for place, edited in after.items():
+                kept["after"][:, place] += edited.shares.cpu()
+                add_words(kept["distance"][:, place], to_fixed(edited.distance).cpu())
+                add_words(kept["row_sum"][:, place], edited.sums.cpu())
 
     def _described(
-        self, weights: Tensor, valid: Tensor, site: Site, before: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Histogram ``[H, Q, bins]``, fixed-point sum ``[H, Q]`` and distance ``[H, Q]`` of the rows ``[H, Q, K]``.
+        self, weights: Tensor, call: Call, edits: Sequence[Edit]
+    ) -> tuple[Tensor, Tensor, dict[int, EditedRows]]:
+        """Which rows ``[H, Q]`` of one example's weights ``[H, Q, K]`` count, their shares, and what becomes of them.
 
-        The distance is that of the histogram from the one ``before``, zero without it.
+        Edits compute in float64, so that the numbers say what they do and not how the model's dtype rounds it.
         """
-        table = bin_table(self.floor, self.bins, weights.dtype)
-        facts = None
-        if before is None or before.dtype == torch.int32:  # what the compiled pass counted
-            facts = describe(weights, valid, site, table=table, before=before, sums=True)
-        if facts is None or facts.counts is None or facts.sums is None:
-            weights = finite(weights.double(), valid, site)
-            counts, sums = plain_row_counts(weights, valid, self.floor, self.bins), to_fixed(weights).sum(-1)
+        valid = call.valid[0].expand(weights.shape)
+        tables = {dtype: bin_table(self.floor, self.bins, dtype) for dtype in (torch.float32, torch.float64)}
+        compiled = [edit.compiles(call) if weights.dtype == torch.float32 else None for edit in edits]
+        operations = {place: operation for place, operation in enumerate(compiled) if operation is not None}
+        facts = describe(
+            weights,
+            valid,
+            call.site,
+            table=tables.get(weights.dtype),
+            counts=None in compiled,
+            shares=True,
+            edits=list(operations.values()),
+            wide_table=tables[torch.float64],
+        )
+        if facts is None or facts.shares is None:
+            plain = plain_row_counts(finite(weights.double(), valid, call.site), valid, self.floor, self.bins)
+            real, shares, found = plain.sum(-1) > 0, row_shares(plain), dict[int, EditedRows]()
+            counts: Tensor | None = plain
         else:
-            counts, sums = facts.counts, facts.sums
-            if facts.distance is not None:
-                return counts, sums, facts.distance
-        return counts, sums, torch.zeros(()) if before is None else jensen_shannon(before, counts)
+            real, shares, found = facts.sizes > 0, facts.shares, dict(zip(operations, facts.edited, strict=True))
+            counts = facts.counts
+        if counts is not None:
+            wide = weights.double()[None]
+            for place in set(range(len(edits))) - found.keys():
+                edited = edits[place].edit_weights(wide, call)[0]
+                found[place] = self._edited(edited, valid, call.site, counts)
+        return real, shares, found
+
+    def _edited(self, weights: Tensor, valid: Tensor, site: Site, before: Tensor) -> EditedRows:
+        """Facts about the float64 rows ``[H, Q, K]`` after an edit, whose histograms ``before`` it are given."""
+        facts = None
+        if before.dtype == torch.int32:  # what the compiled pass counted
+            table = bin_table(self.floor, self.bins, torch.float64)
+            facts = describe(weights, valid, site, table=table, before=before, shares=True, sums=True)
+        if facts is None or facts.distance is None or facts.sums is None or facts.shares is None:
+            weights = finite(weights, valid, site)
+            counts = plain_row_counts(weights, valid, self.floor, self.bins)
+            sums, distance = to_fixed(weights).sum(-1), jensen_shannon(before, counts)
+            return EditedRows(distance=distance, sums=sums, shares=row_shares(counts))
+        return EditedRows(distance=facts.distance, sums=facts.sums, shares=facts.shares)
 
     def distance(self) -> Tensor:
         """Float64 ``[sites, heads, edits]``: the mean distance over rows."""

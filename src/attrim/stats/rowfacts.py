@@ -60,29 +60,27 @@ def row_facts(
     floor, bins : the histogram of rows, as in :func:`~attrim.stats.bins.log_edges`.
     into : the compiled pass adds all cells to it; where it does not apply, nothing is added and the result is None.
     """
-    facts = describe(weights, valid, site, bars=[bar], table=bin_table(floor, bins, weights.dtype), into=into)
+    table = bin_table(floor, bins, weights.dtype)
+    facts = describe(weights, valid, site, bars=[bar], table=table, shares=True, medians=True, into=into)
     if facts is None:
         if into is not None:
             return None
         counts = plain_row_counts(finite(weights, valid, site), valid, floor, bins)
         sizes, small = counts.sum(-1), ((weights.abs() <= bar) & valid).sum(-1)
+        middle = (2 * counts.cumsum(-1) < sizes[..., None]).sum(-1)
+        shares, medians = row_shares(counts), _occurrences(middle, sizes > 0, bins)
     else:
-        assert facts.counts is not None
+        assert facts.shares is not None
+        assert facts.medians is not None
         assert facts.small is not None
-        counts, sizes, small = facts.counts, facts.sizes, facts.small[..., 0]
-    real = sizes > 0
-    # No row has so many keys that twice their number needs more than the 32 bits that they were counted in.
-    medians = (2 * counts.cumsum(-1, dtype=counts.dtype) < sizes[..., None]).sum(-1)
+        shares, medians, sizes, small = facts.shares, facts.medians, facts.sizes, facts.small[..., 0]
     deciles = (DECILES * small // sizes.clamp(min=1)).clamp(max=DECILES - 1)
-    return RowFacts(row_shares(counts), _occurrences(deciles, real, DECILES), _occurrences(medians, real, bins))
+    return RowFacts(shares, _occurrences(deciles, sizes > 0, DECILES), medians)
 
 
 def row_shares(counts: Tensor) -> Tensor:
     """Int64 ``[H, bins]``: the sum of the rows' histograms ``[H, Q, bins]``, 2^36 shared among each row's values."""
-    shares = ONE // counts.sum(-1, keepdim=True).clamp(min=1)
-    if shares.numel() and bool((shares == shares[0, 0]).all()):  # without padding; sums of small integers are faster
-        return counts.sum(1) * shares[0, 0]
-    return (counts * shares).sum(1)
+    return (counts * (ONE // counts.sum(-1, keepdim=True).clamp(min=1))).sum(1)
 
 
 def plain_row_counts(weights: Tensor, valid: Tensor, floor: float, bins: int) -> Tensor:

@@ -117,9 +117,7 @@ class Sample(Following, SiteStat):
         one = call.for_example(example)
         weights, valid = tensor[example], one.valid[0].to(tensor.device)
         for axis, real in ((1, one.queries[0]), (2, one.keys[0])):
-            if not bool(real.all()):  # without padding all of it is kept, and nothing is gathered
-                chosen = real.to(tensor.device).nonzero().flatten()
-                weights, valid = weights.index_select(axis, chosen), valid.index_select(axis, chosen)
+            weights, valid = (_chosen(cells, axis, real.to(tensor.device)) for cells in (weights, valid))
         return finite(weights, valid, call.site)
 
     def example_tokens(self, tensor: Tensor, call: Call, example: int) -> dict[str, Tensor]:
@@ -243,6 +241,18 @@ class Sample(Following, SiteStat):
 
     def _priority(self, number: int) -> bytes:
         return hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest()
+
+
+def _chosen(cells: Tensor, axis: int, real: Tensor) -> Tensor:
+    """The entries of an axis where ``real`` is true: a view where they are neighbours, a copy otherwise."""
+    if bool(real.all()):
+        return cells
+    chosen = real.nonzero().flatten()
+    size = len(chosen)
+    first = int(chosen[0]) if size else 0
+    if size == 0 or int(chosen[-1]) - first == size - 1:
+        return cells.narrow(axis, first, size)
+    return cells.index_select(axis, chosen)
 
 
 def _drop(tensors: dict[str, Tensor], number: int) -> None:
