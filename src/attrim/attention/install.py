@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import SiteError
 from .example import TARGET_MASKS
-from .layers import layer_session, run_layer, touches_layers
+from .layers import layer_session, run_layer
 from .session import Session, active_sessions, only
 from .softmax import run_private
 
@@ -93,10 +95,12 @@ def installed(session: Session) -> Iterator[None]:
     """Everything that lets the attention of a session's model come to attrim, in place."""
     found = session.map
     assert found.root is not None
-    modules = found.wrapped(layers=any(touches_layers(plan) for plan in session.plans.values()))
     switch(found.configs)
     try:
-        with replaced(FORWARD, modules, Wrapped), replaced(CHECKPOINT, _checkpointing(found.root), Remembering):
+        with (
+            replaced(FORWARD, session.attachment.modules, Wrapped),
+            replaced(CHECKPOINT, _checkpointing(found.root), Remembering),
+        ):
             yield
     finally:
         switch_back(found.configs)
@@ -105,6 +109,9 @@ def installed(session: Session) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Module, Any], Any]) -> Iterator[None]:
     """An attribute of the modules replaced by what ``make(module, attribute)`` gives; the last context puts it back."""
+    if not modules:
+        yield
+        return
     with _lock:
         for module in modules:
             key = id(module), attribute
@@ -163,22 +170,26 @@ class Wrapped:
 
 def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward of a wrapped module: a whole model, a layer, a module with a private softmax, or several."""
-    checkpointing: list[nn.Module] = []
-    for session in active_sessions():
-        if session.map.root is module:
-            session.start_pass(real_targets(forward, args, kwargs))
-            checkpointing = _checkpointing(module)  # again, because it may have been enabled inside of the context
+    beginning = [session for session in active_sessions() if session.map.root is module]
+    for session in beginning:
+        session.start_pass(real_targets(forward, args, kwargs))
+    # Again, because it may have been enabled inside of the context.
+    checkpointing = _checkpointing(module) if beginning else []
     layer = layer_session(module)
-    with replaced(CHECKPOINT, checkpointing, Remembering):
-        if layer is not None:
-            return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
-        return run_private(module, forward, args, kwargs)
+    try:
+        with replaced(CHECKPOINT, checkpointing, Remembering):
+            if layer is not None:
+                return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
+            return run_private(module, forward, args, kwargs)
+    finally:
+        for session in beginning:
+            session.end_pass()
 
 
 def real_targets(forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
     """Bool ``[B, T]``: the real target steps that a whole model is called with; None when the call does not say."""
     if args:
-        names = list(inspect.signature(forward).parameters)
+        names = _parameter_names(forward)
         kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
     for name in TARGET_MASKS:
         mask = kwargs.get(name)
@@ -188,6 +199,18 @@ def real_targets(forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor 
     if isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point():
         return labels.detach() != IGNORED
     return None
+
+
+def _parameter_names(forward: Callable[..., Any]) -> Sequence[str]:
+    """The names of a forward's parameters, without ``self``."""
+    if isinstance(forward, types.MethodType):
+        return _names(forward.__func__)[1:]
+    return list(inspect.signature(forward).parameters)
+
+
+@functools.lru_cache(maxsize=64)
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 def _checkpointing(model: nn.Module) -> list[nn.Module]:

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..core.call import Call
 from ..core.site import Site
 from ..errors import SiteError
-from ..kernels.blocks import Edges, Structure, find_edges, structure_of, unrepeated
+from ..kernels.blocks import Edges, Structure, find_edges, unrepeated
 
 # Cells whose score is below this bar are forbidden. Masks add the dtype's minimum, -inf, -1e30, -65500 or, at the
 # least, -10000; position biases (ALiBi at 8000 tokens) stay above -5000.
@@ -145,7 +145,7 @@ class MaskFacts:
     @functools.cached_property
     def structure(self) -> Structure | None:
         """What the mask amounts to where SDPA needs none for it; None where it needs one."""
-        return None if self.edges is None else structure_of(self.edges, self.allowed.shape[-1])
+        return None if self.edges is None else self.edges.structure(self.allowed.shape[-1])
 
     @torch.inference_mode(False)
     def additive(self, dtype: torch.dtype) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +20,10 @@ from .rules import KeptSpans
 
 SIDE = 16
 """Queries of a block, as in compiled.c."""
+MOST_SHAPES = 256
+"""Shapes of texts whose parameters are kept for a plan."""
+_Counters = ctypes.c_int64 * 2
+"""The next piece of work that a thread takes, and whether there was no memory."""
 _Blocks = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
 """Of the blocks of one pattern the number of columns, the columns and their bits."""
 _Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
@@ -184,6 +190,11 @@ class SparsePlan:
             return False
         arrays = ("pattern_of", "block_begin", "rows", "column_begin", "column_end", "columns", "kept")
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+
+    @functools.cached_property
+    def parameters(self) -> dict[tuple[Any, ...], team.SparseParameters]:
+        """What the compiled function is called with, by all that it depends on but the addresses of the tensors."""
+        return {}
 
     @functools.cached_property
     def most_columns(self) -> int:
@@ -358,30 +369,38 @@ def attend_sparse(
             f"not for {heads}, {queries} and {keys}."
         )
     output = query.new_empty(batch, queries, heads, value_size)
-    following, failed = torch.zeros(2, dtype=torch.int64)
     start, stop = start.contiguous(), stop.contiguous()
-    parameters = team.SparseParameters(
-        next=following.data_ptr(),
-        path=team.path(),
-        parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
-        bfloat16=query.dtype == torch.bfloat16,
-        **team.tensor_fields(query, key, value, output),
-        scaling=scaling,
-        start=start.data_ptr(),
-        stop=stop.data_ptr(),
-        plan_of=plan.pattern_of.ctypes.data,
-        block_begin=plan.block_begin.ctypes.data,
-        column_begin=plan.column_begin.ctypes.data,
-        column_end=plan.column_end.ctypes.data,
-        rows=plan.rows.ctypes.data,
-        shift=plan.shift.ctypes.data,
-        columns=plan.columns.ctypes.data,
-        kept=plan.kept.ctypes.data,
-        most_columns=plan.most_columns,
-        failed=failed.data_ptr(),
-    )
+    # All but the addresses is the same in every pass with texts of one shape, and filling it in takes longer than to
+    # attend to a short text.
+    shapes = query.shape, value.shape, query.stride(), key.stride(), value.stride()
+    name = *shapes, key.shape[1], query.dtype, scaling, torch.get_num_threads()
+    known = plan.parameters.get(name)
+    if known is None:
+        if len(plan.parameters) >= MOST_SHAPES:
+            plan.parameters.clear()
+        known = plan.parameters[name] = team.SparseParameters(
+            path=team.path(),
+            parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
+            bfloat16=query.dtype == torch.bfloat16,
+            **team.tensor_fields(query, key, value, output),
+            scaling=scaling,
+            plan_of=plan.pattern_of.ctypes.data,
+            block_begin=plan.block_begin.ctypes.data,
+            column_begin=plan.column_begin.ctypes.data,
+            column_end=plan.column_end.ctypes.data,
+            rows=plan.rows.ctypes.data,
+            shift=plan.shift.ctypes.data,
+            columns=plan.columns.ctypes.data,
+            kept=plan.kept.ctypes.data,
+            most_columns=plan.most_columns,
+        )
+    parameters = team.SparseParameters.from_buffer_copy(known)  # a copy, because other threads may attend, too
+    counters = _Counters()
+    parameters.next, parameters.failed = ctypes.addressof(counters), ctypes.addressof(counters) + 8
+    parameters.query, parameters.key, parameters.value = query.data_ptr(), key.data_ptr(), value.data_ptr()
+    parameters.output, parameters.start, parameters.stop = output.data_ptr(), start.data_ptr(), stop.data_ptr()
     team.run("attend_sparse", parameters)
-    if failed.item():
+    if counters[1]:
         raise MemoryError("There is no memory for sparse attention.")
     return output
 
