@@ -77,7 +77,7 @@ def all_modules(model: nn.Module) -> list[nn.Module | None]:
     """
     found: list[nn.Module | None] = [model]
     for module in found:  # grows meanwhile
-        if module is not None:
+        if module is not None and module._modules:
             found.extend(module._modules.values())
     return found
 

@@ -28,6 +28,8 @@ _lock = threading.RLock()
 _configs: dict[int, list[Any]] = {}  # id -> [configuration, implementation before, how many contexts]
 _modules: dict[tuple[int, str], list[Any]] = {}  # id, attribute -> [module, its own one before, how many contexts]
 
+IMPLEMENTATION = "_attn_implementation_internal"
+"""The attribute of a configuration that names its attention function."""
 IGNORED = -100  # the label of a target step that no loss counts
 FORWARD = "forward"
 CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps it, in each module that uses it
@@ -59,13 +61,13 @@ def switch(configs: Iterable[Any]) -> None:
     """Let the configurations choose our attention function."""
     with _lock:
         for config in configs:
-            key, current = id(config), config._attn_implementation_internal
+            key, current = id(config), _implementation(config)
             # No call between look-up and change, in which garbage collection could run.
             if key in _configs:
                 _configs[key][2] += 1
             else:
                 _configs[key] = [config, current, 1]
-                config._attn_implementation_internal = Switched(current)
+                object.__setattr__(config, IMPLEMENTATION, Switched(current))
 
 
 def switch_back(configs: Iterable[Any]) -> None:
@@ -75,14 +77,20 @@ def switch_back(configs: Iterable[Any]) -> None:
             entry = _configs[id(config)]
             entry[2] -= 1
             if entry[2] == 0:
-                config._attn_implementation_internal = entry[1]
+                object.__setattr__(config, IMPLEMENTATION, entry[1])
                 del _configs[id(config)]
 
 
 def before(config: Any) -> str | None:
     """The implementation that a configuration names when no context is active."""
-    name: str | None = config._attn_implementation_internal
+    name = _implementation(config)
     return name.before if isinstance(name, Switched) else name
+
+
+def _implementation(config: Any) -> str | None:
+    # A configuration looks every name up in a table of other names; this one, asked for in every layer, is not there.
+    name: str | None = object.__getattribute__(config, IMPLEMENTATION)
+    return name
 
 
 def switched() -> int:
@@ -95,11 +103,12 @@ def installed(session: Session) -> Iterator[None]:
     """Everything that lets the attention of a session's model come to attrim, in place."""
     found = session.map
     assert found.root is not None
+    checkpointing = _checkpointing(found.root)
     switch(found.configs)
     try:
         with (
             replaced(FORWARD, session.attachment.modules, Wrapped),
-            replaced(CHECKPOINT, _checkpointing(found.root), Remembering),
+            replaced(CHECKPOINT, checkpointing, Remembering) if checkpointing else contextlib.nullcontext(),
         ):
             yield
     finally:
@@ -109,9 +118,6 @@ def installed(session: Session) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Module, Any], Any]) -> Iterator[None]:
     """An attribute of the modules replaced by what ``make(module, attribute)`` gives; the last context puts it back."""
-    if not modules:
-        yield
-        return
     with _lock:
         for module in modules:
             key = id(module), attribute
@@ -177,7 +183,7 @@ def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) 
     checkpointing = _checkpointing(module) if beginning else []
     layer = layer_session(module)
     try:
-        with replaced(CHECKPOINT, checkpointing, Remembering):
+        with replaced(CHECKPOINT, checkpointing, Remembering) if checkpointing else contextlib.nullcontext():
             if layer is not None:
                 return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
             return run_private(module, forward, args, kwargs)

@@ -24,15 +24,15 @@ from .install import NAME, before
 from .masks import FORBIDDEN, MaskFacts, allowed_by, note_offsets
 from .masks import additive as as_additive
 from .recorder import current_recorder
-from .session import Firing
+from .session import Firing, lone_setup
 from .softmax import SoftmaxMode
 
 BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
 SDPA = ("sdpa", BAKED["sdpa"])
 """What a model asks for that expects no weights of its attention."""
 _EXTRAS = frozenset(("position_bias", "softcap", "s_aux", "sinks"))
-MOST_CAUSAL = 512
-"""Tokens of the longest text whose causal mask is kept for later passes: a quarter of a megabyte."""
+MOST_MASKS, MOST_CAUSAL = 64, 256
+"""Masks that are kept for later passes, and the tokens of the longest causal text among them: four megabytes in all."""
 _STANDARD = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
 
 Attended = tuple[Tensor, Tensor | None]
@@ -95,13 +95,13 @@ def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Ten
 
     Without a mask function under our name transformers would pass no mask at all, and causality would be lost.
     """
-    from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
-
     config, queries = arguments.get("config"), arguments["q_length"]
     fused = config is not None and before(config) in SDPA
     known = _plain_mask(q_offset, kv_offset, arguments) if fused else None
     if known is not None:
         return known
+    from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
+
     make = sdpa_mask if fused else eager_mask
     arguments |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
     if arguments.get("mask_function") is bidirectional_mask_function:
@@ -119,8 +119,7 @@ def _plain_mask(q_offset: Any, kv_offset: Any, arguments: dict[str, Any]) -> Ten
 
     Most texts have such a mask, and what is known about it then serves all passes and not one.
     """
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
-
+    bidirectional_mask_function, causal_mask_function = _mask_functions()
     queries, keys, padding = arguments["q_length"], arguments["kv_length"], arguments.get("attention_mask")
     function, device = arguments.get("mask_function"), arguments.get("device", "cpu")
     sizes = arguments["batch_size"], queries, keys, q_offset, kv_offset
@@ -143,7 +142,15 @@ def _plain_mask(q_offset: Any, kv_offset: Any, arguments: dict[str, Any]) -> Ten
     return found if found._version == 0 else _known_mask.__wrapped__(*sizes, causal, length, device)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
+def _mask_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Functions of transformers for queries that see all keys, and for those that see the keys up to their own."""
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    return bidirectional_mask_function, causal_mask_function
+
+
+@functools.lru_cache(maxsize=MOST_MASKS)
 @torch.inference_mode(False)
 def _known_mask(
     batch: int,
@@ -159,7 +166,8 @@ def _known_mask(
     one = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
     mask = one.expand(1, 1, queries, keys).tril() if causal else one
     mask = mask.expand(batch, 1, queries, keys)
-    note_offsets(mask, q_offset, kv_offset, None if length is None else one[0, 0].expand(batch, length))
+    padding = None if length is None else one[0, 0].expand(batch, length)
+    note_offsets(mask, q_offset, kv_offset, padding, lasts=True)
     return mask
 
 
@@ -180,6 +188,12 @@ def attend(
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
+    lone = lone_setup(module)
+    recipe = None if lone is None else lone[0].recipes.get(id(attention_mask))
+    if lone is not None and recipe is not None and _may_drop(module, arguments):
+        output = recipe.attend(query, key, value, attention_mask, arguments.get("scaling"), lone[1])
+        if output is not None:
+            return output, None
     shape = query.shape[-2], key.shape[-2]
     recorder = current_recorder()
     if recorder is not None:
@@ -189,15 +203,19 @@ def _attend(
             return stock(module, query, key, value, additive(attention_mask, query.dtype), **arguments)
     firing = Firing(module)
     mask: MaskFacts | None = None
-    plan, standard = firing.plan, is_standard(module, arguments)
+    setup, plan = firing.setup, firing.plan
+    if setup.standard is None:
+        setup.standard = _standard_module(module)
+    standard = setup.standard and _standard_arguments(arguments)
     fusing = before(module.config) in SDPA
-    if firing.site is not None:
+    if setup.site is not None:
         mask = firing.facts(attention_mask, shape, query.device)
-        # Dropout is left to the stock function: a model in training mode may run without gradients, too.
-        drops = plan.only_drops and fusing and standard and not arguments.get("dropout")
-        if drops and _only_forbids(attention_mask, mask):
-            output = dropping.attend(query, key, value, _scaling(query, arguments), firing, mask)
+        if plan.only_drops and standard and _may_drop(module, arguments) and _only_forbids(attention_mask, mask):
+            call_of_edits = query, key, value, _scaling(query, arguments), firing, mask
+            output = dropping.attend(*call_of_edits)
             if output is not None:
+                if mask.lasts and "scaling" in arguments:
+                    dropping.note_recipe(*call_of_edits, attention_mask)
                 return output, None
     fused = fusing and not plan.needs_weights
     stock = sdpa() if fused and (firing.idle or standard) else eager(module)
@@ -257,6 +275,14 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()
     return wanted and not arguments.get("dropout")
+
+
+def _may_drop(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """Whether a call of a module that attends in the standard way may be done by a kernel.
+
+    Dropout is left to the stock function: a model in training mode may run without gradients, too.
+    """
+    return before(module.config) in SDPA and _standard_arguments(arguments) and not arguments.get("dropout")
 
 
 def _only_forbids(attention_mask: Tensor | None, mask: MaskFacts) -> bool:
@@ -341,16 +367,15 @@ def additive(attention_mask: Tensor | None, dtype: torch.dtype, facts: MaskFacts
 
 def is_standard(module: nn.Module, arguments: dict[str, Any]) -> bool:
     """Whether the attention is plain softmax(query x key x scaling + mask): no sinks, soft caps or position biases."""
-    return (
-        _standard_signature(eager(module))
-        and not _has_sinks(module)
-        and all(arguments.get(extra) is None for extra in _EXTRAS.intersection(arguments))
-    )
+    return _standard_module(module) and _standard_arguments(arguments)
 
 
-def _has_sinks(module: nn.Module) -> bool:
-    """Whether a module has sinks; asked in every call, and torch is slow to say that a module has no such attribute."""
-    return any(own.get("sinks") is not None for own in (module._parameters, module._buffers, module.__dict__))
+def _standard_module(module: nn.Module) -> bool:
+    return _standard_signature(eager(module)) and getattr(module, "sinks", None) is None
+
+
+def _standard_arguments(arguments: dict[str, Any]) -> bool:
+    return all(arguments[extra] is None for extra in _EXTRAS.intersection(arguments))
 
 
 def _scaling(query: Tensor, arguments: dict[str, Any]) -> float:

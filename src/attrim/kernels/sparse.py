@@ -7,7 +7,6 @@ import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,6 @@ from .rules import KeptSpans
 
 SIDE = 16
 """Queries of a block, as in compiled.c."""
-MOST_SHAPES = 256
-"""Shapes of texts whose parameters are kept for a plan."""
 _Counters = ctypes.c_int64 * 2
 """The next piece of work that a thread takes, and whether there was no memory."""
 _Blocks = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
@@ -192,9 +189,10 @@ class SparsePlan:
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
 
     @functools.cached_property
-    def parameters(self) -> dict[tuple[Any, ...], team.SparseParameters]:
-        """What the compiled function is called with, by all that it depends on but the addresses of the tensors."""
-        return {}
+    def addresses(self) -> dict[str, int]:
+        """Where the arrays are, by the names of the compiled function."""
+        names = ("block_begin", "column_begin", "column_end", "rows", "shift", "columns", "kept")
+        return {"plan_of": self.pattern_of.ctypes.data, **{name: getattr(self, name).ctypes.data for name in names}}
 
     @functools.cached_property
     def most_columns(self) -> int:
@@ -361,48 +359,50 @@ def attend_sparse(
     -------
     output : ``[B, Q, H, D]``, contiguous; 0 for a query that sees none of the keys that it keeps.
     """
-    batch, heads, queries = query.shape[:3]
-    keys, value_size = value.shape[-2:]
-    if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
-        raise ShapeError(
-            f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
-            f"not for {heads}, {queries} and {keys}."
-        )
-    output = query.new_empty(batch, queries, heads, value_size)
-    start, stop = start.contiguous(), stop.contiguous()
-    # All but the addresses is the same in every pass with texts of one shape, and filling it in takes longer than to
-    # attend to a short text.
-    shapes = query.shape, value.shape, query.stride(), key.stride(), value.stride()
-    name = *shapes, key.shape[1], query.dtype, scaling, torch.get_num_threads()
-    known = plan.parameters.get(name)
-    if known is None:
-        if len(plan.parameters) >= MOST_SHAPES:
-            plan.parameters.clear()
-        known = plan.parameters[name] = team.SparseParameters(
+    return SparseCall(query, key, value, scaling, plan, start, stop)(query, key, value)
+
+
+class SparseCall:
+    """Sparse attention over tensors of one shape, called as often as wanted; see :func:`attend_sparse`."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, start: Tensor, stop: Tensor
+    ) -> None:
+        batch, heads, queries = query.shape[:3]
+        keys, value_size = value.shape[-2:]
+        if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
+            raise ShapeError(
+                f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
+                f"not for {heads}, {queries} and {keys}."
+            )
+        self.shape = batch, queries, heads, value_size
+        self.kept_alive = plan, start.contiguous(), stop.contiguous()
+        # All but the addresses of the tensors is the same in every call, and to fill it in takes longer than to attend
+        # to a short text.
+        self.parameters = team.SparseParameters(
             path=team.path(),
             parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
             bfloat16=query.dtype == torch.bfloat16,
-            **team.tensor_fields(query, key, value, output),
+            **team.tensor_fields(query, key, value),
             scaling=scaling,
-            plan_of=plan.pattern_of.ctypes.data,
-            block_begin=plan.block_begin.ctypes.data,
-            column_begin=plan.column_begin.ctypes.data,
-            column_end=plan.column_end.ctypes.data,
-            rows=plan.rows.ctypes.data,
-            shift=plan.shift.ctypes.data,
-            columns=plan.columns.ctypes.data,
-            kept=plan.kept.ctypes.data,
+            start=self.kept_alive[1].data_ptr(),
+            stop=self.kept_alive[2].data_ptr(),
             most_columns=plan.most_columns,
+            **plan.addresses,
         )
-    parameters = team.SparseParameters.from_buffer_copy(known)  # a copy, because other threads may attend, too
-    counters = _Counters()
-    parameters.next, parameters.failed = ctypes.addressof(counters), ctypes.addressof(counters) + 8
-    parameters.query, parameters.key, parameters.value = query.data_ptr(), key.data_ptr(), value.data_ptr()
-    parameters.output, parameters.start, parameters.stop = output.data_ptr(), start.data_ptr(), stop.data_ptr()
-    team.run("attend_sparse", parameters)
-    if counters[1]:
-        raise MemoryError("There is no memory for sparse attention.")
-    return output
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend; the tensors must have the shapes, strides, dtype and device of those that this was made with."""
+        output = query.new_empty(self.shape)
+        parameters = team.SparseParameters.from_buffer_copy(self.parameters)  # other threads may attend, too
+        counters = _Counters()
+        parameters.next, parameters.failed = ctypes.addressof(counters), ctypes.addressof(counters) + 8
+        parameters.query, parameters.key, parameters.value = query.data_ptr(), key.data_ptr(), value.data_ptr()
+        parameters.output = output.data_ptr()
+        team.run("attend_sparse", parameters)
+        if counters[1]:
+            raise MemoryError("There is no memory for sparse attention.")
+        return output
 
 
 def _parts(pieces: int, blocks: int) -> int:

@@ -8,7 +8,8 @@ would by SDPA with a mask for all heads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from torch.nn import functional
 
 from .blocks import Edges, Structure
 from .rates import Rates, additive, rates
-from .sparse import SIDE, SparsePlan, attend_sparse
+from .sparse import SIDE, SparseCall, SparsePlan, attend_sparse
 
 Way = Literal["sparse", "dense", "masked"]
 """The kernel; SDPA for heads that keep everything; SDPA with a mask."""
@@ -102,6 +103,11 @@ def noting() -> Iterator[list[Noted]]:
         _noting.reset(token)
 
 
+def are_noted() -> bool:
+    """Whether :func:`noting` is active."""
+    return _noting.get() is not None
+
+
 def attend(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, edges: Edges, site: Hashable
 ) -> Tensor:
@@ -120,25 +126,43 @@ def attend(
     if notes is not None:
         patterns = patterns_of(plan, queries, keys, causal=structure == "causal")
         notes.append(Noted(site, plan, patterns, choice, size, value_size, batch))
-    if len(choice.heads["sparse"]) == heads:
-        return attend_sparse(query, key, value, scaling, plan, *edges.of_batch(batch))
-    tensors = query, key, value
-    if len(choice.heads["dense"]) == heads:
-        return _by_sdpa(tensors, scaling, plan, (), edges, structure).transpose(1, 2)
-    if len(choice.heads["masked"]) == heads:
-        return _by_sdpa(tensors, scaling, plan, choice.heads["masked"], edges, structure).transpose(1, 2)
+    together = one_way(query, key, value, scaling, plan, edges)
+    if together is not None:
+        return together(query, key, value)
     output = query.new_empty(batch, queries, heads, value_size)
     for way, own in choice.heads.items():
         if not own:
             continue
-        parts = _of_heads(*tensors, own)
+        parts = _of_heads(query, key, value, own)
         if way == "sparse":
             part = dataclasses.replace(plan, pattern_of=plan.pattern_of[list(own)])
             output[:, :, list(own)] = attend_sparse(*parts, scaling, part, *edges.of_batch(batch))
         else:
-            found = _by_sdpa(parts, scaling, plan, own if way == "masked" else (), edges, structure)
-            output[:, :, list(own)] = found.transpose(1, 2)
+            masked = own if way == "masked" else ()
+            output[:, :, list(own)] = _by_sdpa(*parts, scaling, plan, masked, edges, structure)(*parts)
     return output
+
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries, keys and values to outputs ``[B, Q, H, D]``."""
+
+
+def one_way(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, edges: Edges
+) -> Attention | None:
+    """What computes such a call, and others with tensors of the same shapes; None where heads go several ways.
+
+    The arguments are those of :func:`attend`.
+    """
+    batch, heads, queries, size = query.shape
+    keys = value.shape[-2]
+    structure = edges.structure(keys)
+    chosen = _chosen(plan, batch, queries, keys, structure, query.dtype, size).heads
+    if len(chosen["sparse"]) == heads:
+        return SparseCall(query, key, value, scaling, plan, *edges.of_batch(batch))
+    if heads in (len(chosen["dense"]), len(chosen["masked"])):
+        return _by_sdpa(query, key, value, scaling, plan, chosen["masked"], edges, structure)
+    return None
 
 
 def choose(
@@ -262,27 +286,43 @@ def _of_heads(query: Tensor, key: Tensor, value: Tensor, heads: tuple[int, ...])
 
 
 def _by_sdpa(
-    tensors: tuple[Tensor, Tensor, Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     scaling: float,
     plan: SparsePlan,
     heads: tuple[int, ...],
     edges: Edges,
     structure: Structure | None,
-) -> Tensor:
-    """Attention ``[B, h, Q, D]`` by SDPA; ``heads`` are those of the plan whose cells are masked, none for no cells."""
-    query, key, value = tensors
+) -> Attention:
+    """Attention by SDPA; ``heads`` are those of the plan whose cells are masked, none for no cells."""
     queries, keys = query.shape[-2], key.shape[-2]
-    grouped = query.shape[1] != key.shape[1]
-    if not heads and structure is not None:
-        return functional.scaled_dot_product_attention(
-            query, key, value, is_causal=structure == "causal", scale=scaling, enable_gqa=grouped
-        )
-    mask, empty = _mask(plan, heads, queries, keys, edges, structure, query.dtype)
-    found = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped
+    mask, empty = None, None
+    if heads or structure is None:
+        mask, empty = _mask(plan, heads, queries, keys, edges, structure, query.dtype)
+    # As transformers does, which takes a single query to be the last one.
+    causal = mask is None and structure == "causal" and queries > 1
+    return functools.partial(
+        _attend_by_sdpa, mask=mask, empty=empty, causal=causal, scaling=scaling, grouped=query.shape[1] != key.shape[1]
     )
-    # A row with nothing left gives zeros, never NaN.
-    return found if empty is None else found.masked_fill_(empty, 0.0)
+
+
+def _attend_by_sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    empty: Tensor | None,
+    causal: bool,
+    scaling: float,
+    grouped: bool,
+) -> Tensor:
+    found = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=grouped
+    )
+    if empty is not None:
+        found = found.masked_fill_(empty, 0.0)  # a row with nothing left gives zeros, never NaN
+    return found.transpose(1, 2)
 
 
 def _mask(
