@@ -20,6 +20,7 @@ from attrim.baking.carrying import Carrier, carrying
 from attrim.core.site import Select
 from attrim.edits import Edit, Mask, Window
 from attrim.edits.saving import CARRIER
+from attrim.errors import SiteError
 from attrim.kernels import team, ways
 from baked_models import noise
 
@@ -207,3 +208,39 @@ def test_some_dense_heads_and_layers() -> None:
         for _ in range(2):
             torch.testing.assert_close(baked(**inputs).last_hidden_state, expected, rtol=1e-4, atol=1e-5)
     assert len(noted) == 4
+
+
+def test_attention_that_is_put_into_a_baked_model_is_not_left_out() -> None:
+    """Layers in the place where they were are found at once; anything else says so when it attends."""
+    baked, inputs = attrim.bake(model_of("bert"), Window(3)), text(12)
+    with torch.inference_mode():
+        before = baked(**inputs).last_hidden_state
+        baked.encoder.layer.append(copy.deepcopy(baked.encoder.layer[0]))
+        with carrying(baked), ways.noting() as noted:
+            assert not torch.allclose(baked(**inputs).last_hidden_state, before)
+        assert len(noted) == 4
+
+    class Twice(nn.Module):
+        """Attends once more in the place of another module."""
+
+        def __init__(self, output: nn.Module, layer: nn.Module) -> None:
+            super().__init__()
+            self.output, self.again = output, layer
+
+        def forward(self, *tensors: Tensor) -> Tensor:
+            found: Any = self.again(self.output(*tensors), attention_mask=None)
+            return found[0] if isinstance(found, tuple) else found
+
+    layer = baked.encoder.layer[1]
+    layer.output = Twice(layer.output, copy.deepcopy(baked.encoder.layer[0]))
+    with torch.inference_mode(), carrying(baked), ways.noting() as noted:
+        baked(**inputs)
+    assert len(noted) == 5
+    dense = layer.output.output.dense = Twice(layer.output.output.dense, copy.deepcopy(baked.encoder.layer[0]))
+    dense.again.attention.self.config = baked.config
+    with torch.inference_mode():
+        with pytest.raises(SiteError, match="run the model again"):
+            baked(**inputs)
+        with carrying(baked), ways.noting() as noted:
+            baked(**inputs)
+    assert len(noted) == 6

@@ -25,6 +25,8 @@ from .layers import layers_of
 from .recorder import Event, Recorder
 from .session import only
 
+Reference = Callable[[], nn.Module | None]
+"""A weak reference to a module."""
 _FUSED_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
@@ -37,7 +39,8 @@ class Map:
     """
 
     root_reference: weakref.ReferenceType[nn.Module]
-    layout: tuple[Callable[[], nn.Module | None], ...]
+    layout: tuple[Reference, ...]
+    ways: list[tuple[Reference, list[Reference]]]
     sites: list[Site]
     events: WeakKeyDictionary[nn.Module, list[Site | None]]
     modules: WeakSet[nn.Module]
@@ -55,6 +58,22 @@ class Map:
     def fits(self, model: nn.Module) -> bool:
         """Whether the model still consists of the modules that it had in the dry run."""
         return [known() for known in self.layout] == all_modules(model)
+
+    def leads_to_attention(self) -> bool:
+        """Whether all modules on the ways to the attention have the children that they had.
+
+        A baked model asks in every pass, and :meth:`fits`, which looks at all modules, takes several times as long. An
+        attention that was put elsewhere into the model since, such as between two linear layers, is refused when it
+        attends (:meth:`Session.knows`), if it has the configuration of the model.
+        """
+        if self.softmax_modules:
+            root = self.root
+            return root is not None and self.fits(root)
+        for parent, children in self.ways:
+            module = parent()
+            if module is None or list(module._modules.values()) != [child() for child in children]:
+                return False
+        return True
 
     def wrapped(self, layers: bool) -> list[nn.Module]:
         """The modules whose forward is wrapped while a context is active (that of layers only when they matter)."""
@@ -80,6 +99,24 @@ def all_modules(model: nn.Module) -> list[nn.Module | None]:
         if module is not None and module._modules:
             found.extend(module._modules.values())
     return found
+
+
+def _ways(model: nn.Module, sites: list[Site]) -> list[tuple[Reference, list[Reference]]]:
+    """The modules on the ways from a model to its attention, and the children of each."""
+    found = {}
+    for site in sites:
+        module: nn.Module | None = model
+        names = site.path.split(".") if site.path else []
+        for place, name in enumerate(names):
+            assert module is not None
+            found[tuple(names[:place])] = weakref.ref(module), list(map(_reference, module._modules.values()))
+            module = module._modules[name]
+    return list(found.values())
+
+
+def _reference(module: nn.Module | None) -> Reference:
+    """A weak reference; to None where a module was left out."""
+    return _no_module if module is None else weakref.ref(module)
 
 
 def _no_module() -> None:
@@ -125,6 +162,16 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
             return known
         found = _maps[model] = _dry_run(model, example)
         return found
+
+
+def forget(model: nn.Module) -> None:
+    """Let the next context find the attention of a model anew."""
+    _maps.pop(model, None)
+
+
+def knows_map(model: nn.Module, found: Map) -> bool:
+    """Whether a map is the one that contexts on a model use."""
+    return _maps.get(model) is found and found.leads_to_attention()
 
 
 def root_of(model: nn.Module) -> nn.Module:
@@ -289,7 +336,8 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
     modules = list(model.modules())
     return Map(
         root_reference=weakref.ref(model),
-        layout=tuple(_no_module if module is None else weakref.ref(module) for module in all_modules(model)),
+        layout=tuple(map(_reference, all_modules(model))),
+        ways=_ways(model, sites),
         sites=sites,
         events=calls,
         modules=WeakSet(modules),

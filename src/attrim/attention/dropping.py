@@ -17,7 +17,7 @@ from ..kernels import flex, team, ways
 from ..kernels.blocks import Edges
 from ..kernels.rules import KeptSpans
 from ..kernels.sparse import SIDE, PlanCost, SparsePlan
-from .masks import MaskFacts, make_call, token_slots, version_of
+from .masks import MaskFacts, make_call, token_slots
 from .session import Firing, Session
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
@@ -112,7 +112,7 @@ class Recipe:
             or _layouts(query, key, value) != self.layouts
             or torch.get_num_threads() != self.threads
             or torch.is_grad_enabled()
-            or version_of(attention_mask) != 0
+            or self.attention_mask._version != 0  # something wrote into it
             or token_slots.get() is not None
             or ways.are_noted()
         ):

@@ -83,12 +83,13 @@ def switch_back(configs: Iterable[Any]) -> None:
 
 def before(config: Any) -> str | None:
     """The implementation that a configuration names when no context is active."""
-    name = _implementation(config)
+    # As in _implementation, without another call in every layer.
+    name: str | None = object.__getattribute__(config, IMPLEMENTATION)
     return name.before if isinstance(name, Switched) else name
 
 
 def _implementation(config: Any) -> str | None:
-    # A configuration looks every name up in a table of other names; this one, asked for in every layer, is not there.
+    # A configuration looks every name up in a table of other names, which takes longer than all else here.
     name: str | None = object.__getattribute__(config, IMPLEMENTATION)
     return name
 
@@ -101,16 +102,19 @@ def switched() -> int:
 @contextlib.contextmanager
 def installed(session: Session) -> Iterator[None]:
     """Everything that lets the attention of a session's model come to attrim, in place."""
-    found = session.map
+    # Without further context managers, because a baked model does this in every pass.
+    found, modules = session.map, session.attachment.modules
     assert found.root is not None
     checkpointing = _checkpointing(found.root)
     switch(found.configs)
     try:
-        with (
-            replaced(FORWARD, session.attachment.modules, Wrapped),
-            replaced(CHECKPOINT, checkpointing, Remembering) if checkpointing else contextlib.nullcontext(),
-        ):
+        _replace(FORWARD, modules, Wrapped)
+        _replace(CHECKPOINT, checkpointing, Remembering)
+        try:
             yield
+        finally:
+            _put_back(CHECKPOINT, checkpointing)
+            _put_back(FORWARD, modules)
     finally:
         switch_back(found.configs)
 
@@ -118,6 +122,14 @@ def installed(session: Session) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Module, Any], Any]) -> Iterator[None]:
     """An attribute of the modules replaced by what ``make(module, attribute)`` gives; the last context puts it back."""
+    _replace(attribute, modules, make)
+    try:
+        yield
+    finally:
+        _put_back(attribute, modules)
+
+
+def _replace(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Module, Any], Any]) -> None:
     with _lock:
         for module in modules:
             key = id(module), attribute
@@ -126,23 +138,19 @@ def replaced(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Mo
             else:
                 _modules[key] = [module, module.__dict__.get(attribute), 1]
                 module.__dict__[attribute] = make(module, getattr(module, attribute))
-    try:
-        yield
-    finally:
-        with _lock:
-            for module in modules:
-                _put_back(module, attribute)
 
 
-def _put_back(module: nn.Module, attribute: str) -> None:
-    entry = _modules[id(module), attribute]
-    entry[2] -= 1
-    if entry[2] == 0:
-        if entry[1] is None:
-            del module.__dict__[attribute]
-        else:
-            module.__dict__[attribute] = entry[1]
-        del _modules[id(module), attribute]
+def _put_back(attribute: str, modules: Sequence[nn.Module]) -> None:
+    with _lock:
+        for module in modules:
+            entry = _modules[id(module), attribute]
+            entry[2] -= 1
+            if entry[2] == 0:
+                if entry[1] is None:
+                    del module.__dict__[attribute]
+                else:
+                    module.__dict__[attribute] = entry[1]
+                del _modules[id(module), attribute]
 
 
 class Wrapped:

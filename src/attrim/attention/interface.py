@@ -55,7 +55,7 @@ class Answer(Protocol):
         """The attention of a module; ``function`` is the ordinary one."""
 
 
-_answer: ContextVar[Callable[[nn.Module], Answer | None]] = ContextVar("attrim_answer", default=lambda _: None)
+_answer: ContextVar[Callable[[nn.Module], Answer | None] | None] = ContextVar("attrim_answer", default=None)
 
 
 @contextmanager
@@ -175,7 +175,8 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
     """The attention function that models on the interface route call."""
-    answer = _answer.get()(module)
+    find = _answer.get()
+    answer = None if find is None else find(module)
     if answer is not None:
         return answer.answer(_attend, module, query, key, value, attention_mask, **arguments)
     baked: Any = module._modules.get("attrim_baked")
@@ -375,7 +376,8 @@ def _standard_module(module: nn.Module) -> bool:
 
 
 def _standard_arguments(arguments: dict[str, Any]) -> bool:
-    return all(arguments[extra] is None for extra in _EXTRAS.intersection(arguments))
+    extras = _EXTRAS.intersection(arguments)
+    return not extras or all(arguments[extra] is None for extra in extras)
 
 
 def _scaling(query: Tensor, arguments: dict[str, Any]) -> float:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -131,8 +130,8 @@ class Session:
         self.era = object()
         """Stands for the forward pass that is running."""
         # By the modules themselves: the address of one that was freed may soon be that of another.
-        self._counts: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-        self._layer_counts: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._counts: dict[nn.Module, int] = {}
+        self._layer_counts: dict[nn.Module, int] = {}
         # What the layers of a pass have in common. The masks themselves are held until it ends, so that no other tensor
         # gets the id of one of them meanwhile.
         self._masks: dict[int, tuple[Tensor, tuple[Any, ...], MaskFacts]] = {}
@@ -200,6 +199,7 @@ class Session:
     def knows(self, module: nn.Module) -> bool:
         """Whether the module is one of this model's; an error when the dry run did not see its attention."""
         if module not in self.map.modules:
+            self._refuse_new(module)
             return False
         if module not in self.map.events:
             raise SiteError(
@@ -207,6 +207,19 @@ class Session:
                 "silence; pass example= with an input that reaches all of the model."
             )
         return True
+
+    def _refuse_new(self, module: nn.Module) -> None:
+        """Raise where a module that the dry run did not see is in the model now."""
+        root = self.map.root
+        if root is None or not any(each is module for each in root.modules()):
+            return
+        from .discover import forget
+
+        forget(root)
+        raise SiteError(
+            f"A {type(module).__name__} attends here that was not in the model when its attention was found, so it "
+            "would be left out in silence; run the model again, which finds it."
+        )
 
     def next_site(self, module: nn.Module) -> Site | None:
         """The site of the module's next attention call; None when that call is not attention over keys."""

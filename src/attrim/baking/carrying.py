@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import attached, prepare
-from ..attention.discover import find_sites, map_of, root_of
+from ..attention.discover import find_sites, knows_map, map_of, root_of
 from ..attention.masks import version_of
 from ..attention.recorder import current_recorder
 from ..attention.session import Attachment
@@ -151,7 +151,7 @@ class Carrier(nn.Module):
         known = self._attached.get(model)
         if known is not None:
             (numbered, then), attachment = known[0], known[1]
-            if numbered is edits and then == state and attachment.map.fits(root_of(model)):
+            if numbered is edits and then == state and knows_map(root_of(model), attachment.map):
                 return attachment
         attachment = prepare(map_of(model), self.edits_for(model), (), Select())
         self._attached[model] = (edits, state), attachment
