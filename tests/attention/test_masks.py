@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
 import transformers
+from transformers import BertConfig
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from attrim.attention import masks
 from attrim.attention.context import attach
+from attrim.attention.interface import make_mask
 from attrim.attention.masks import MaskFacts, note_offsets
 from attrim.stats.mean import Mean
 
@@ -90,3 +94,50 @@ def test_a_segment_of_a_causal_xlnet_without_memory_counts_every_token() -> None
     with torch.no_grad(), attach(model, stats=[mean]):
         model(torch.randint(1, 20, (2, 5)))
     assert torch.equal(mean.counts(mean.sites[0])[0, -5:, -5:], 2 * torch.ones(5, 5, dtype=torch.int64).tril())
+
+
+@pytest.mark.parametrize("function", [causal_mask_function, bidirectional_mask_function], ids=["causal", "whole"])
+@pytest.mark.parametrize("padding", ["none", "real", "right", "short", "later"])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 0, 0), (7, 7, 0, 0), (1, 7, 6, 0), (3, 7, 4, 0), (1, 4, 6, 3), (5, 7, 0, 0)], ids=str
+)
+def test_masks_that_are_kept_are_those_of_transformers(
+    function: Any, padding: str, sizes: tuple[int, int, int, int]
+) -> None:
+    queries, keys, first_query, first_key = sizes
+    length = first_key + keys + (padding == "later") - (padding == "short")
+    real = torch.ones(2, max(1, length), dtype=torch.bool)
+    if padding == "right":
+        real[1, -1] = False
+    arguments: dict[str, Any] = {
+        "batch_size": 2, "q_length": queries, "kv_length": keys, "q_offset": first_query, "kv_offset": first_key,
+        "mask_function": function, "attention_mask": None if padding == "none" else real, "device": CPU,
+    }  # fmt: skip
+    expected = sdpa_mask(**arguments, allow_is_causal_skip=False)
+    config = BertConfig(attn_implementation="sdpa")
+    with torch.inference_mode():
+        first, second = (make_mask(**arguments, config=config) for _ in range(2))
+    assert torch.equal(first, expected)
+    assert first.shape == expected.shape
+    facts = MaskFacts.of(second, (queries, keys), CPU)
+    assert facts.offsets == (first_query, first_key)
+    assert (facts.padding is None) == (padding == "none")
+    assert not facts.allowed.is_inference()
+    assert facts.lead is None
+    if first is second:
+        assert padding in ("none", "real", "later") or length == 0
+    elif padding == "none":
+        assert function is causal_mask_function
+        assert queries != 1
+        assert (queries, first_query) != (keys, 0)
+
+
+def test_a_kept_mask_that_a_model_changed_is_not_used_again() -> None:
+    arguments: dict[str, Any] = {
+        "batch_size": 1, "q_length": 6, "kv_length": 6, "mask_function": causal_mask_function, "device": CPU,
+        "config": BertConfig(attn_implementation="sdpa"),
+    }  # fmt: skip
+    first = make_mask(**arguments)
+    expected = first.clone()
+    first[:, :, 3] = False
+    assert torch.equal(make_mask(**arguments), expected)

@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 import attrim
 from attrim.attention.context import attach
+from attrim.baking import window_cache as window_caches
 from attrim.baking.window_cache import WindowCache, find_windows, group_heads, window_cache
 from attrim.edits import Edit, Entmax, Gate, Window
 from attrim.errors import ParameterError
@@ -52,8 +53,11 @@ def logits(model: Any, cache: Any, parts: list[int], mask: torch.Tensor) -> torc
 
 @pytest.mark.parametrize("parts", [[4, 1, 1, 1, 1, 1], [1] * 9, [2, 3, 4], [6, 3], [9]], ids=str)
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_logits_are_those_with_all_keys(name: str, edits: list[Edit], parts: list[int]) -> None:
+@pytest.mark.parametrize(("name", "wasted"), [("llama", 0), ("gpt2", window_caches.WASTED)])
+def test_logits_are_those_with_all_keys(
+    name: str, edits: list[Edit], parts: list[int], wasted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_caches, "WASTED", wasted)
     model = attrim.bake(ANIMALS[name].build(), *edits)
     mask = torch.ones_like(TOKENS)
     if parts[0] > 3:
@@ -67,9 +71,15 @@ def test_logits_are_those_with_all_keys(name: str, edits: list[Edit], parts: lis
 @settings(max_examples=25, deadline=None)
 @given(
     size=st.integers(1, 6), first=st.integers(0, 4), heads=st.sets(st.integers(0, 3), min_size=1),
-    prompt=st.integers(1, 8), padding=st.integers(0, 3),
+    prompt=st.integers(1, 8), padding=st.integers(0, 3), wasted=st.sampled_from([0, window_caches.WASTED]),
 )  # fmt: skip
-def test_any_window(size: int, first: int, heads: set[int], prompt: int, padding: int) -> None:
+def test_any_window(size: int, first: int, heads: set[int], prompt: int, padding: int, wasted: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_caches, "WASTED", wasted)
+        check_window(size, first, heads, prompt, padding)
+
+
+def check_window(size: int, first: int, heads: set[int], prompt: int, padding: int) -> None:
     select = attrim.Select(heads=[(layer, head) for layer in (0, 1) for head in heads])
     model = attrim.bake(ANIMALS["llama"].build(), Window(size, first, select=select))
     mask = torch.ones_like(TOKENS)
@@ -95,7 +105,8 @@ def test_generate_uses_it_by_itself(name: str, options: dict[str, Any], tmp_path
     torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits), rtol=1e-4, atol=1e-5)
 
 
-def test_bytes_are_those_of_the_windows() -> None:
+def test_bytes_are_those_of_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_caches, "WASTED", 0)
     model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])
     cache = window_cache(model)
     logits(model, cache, [9], torch.ones_like(TOKENS))
@@ -108,16 +119,39 @@ def test_bytes_are_those_of_the_windows() -> None:
     assert cache.get_seq_length() == 9
 
 
-def test_groups_are_kept_together_until_one_can_drop_something() -> None:
-    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])
-    cache, mask = window_cache(model), torch.ones_like(TOKENS)
+@pytest.mark.parametrize(("wasted", "until"), [(0, 5), (1 << 18, 10), (2 * 3 * 2 * 4 * 4, 8)])
+def test_groups_are_kept_together_until_one_can_drop_enough(
+    wasted: int, until: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_caches, "WASTED", wasted)
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["one group"])  # a window of 3 and 2 first tokens
+    assert model.config.hidden_size // model.config.num_attention_heads == 4
+    cache, tokens = window_cache(model), torch.randint(5, 50, (2, 14))
     layer: Any = cache.layers[0]
-    logits(model, cache, [4], mask)
-    for length, kinds in [(5, 1), (6, 2), (7, 2)]:
+    for length in range(1, 15):
         with torch.no_grad():
-            model(TOKENS[:, length - 1 : length], past_key_values=cache, use_cache=True)
-        assert (cache.get_seq_length(), len(layer.kept)) == (length, kinds)
-    assert [kept.filled()[0].shape[2] for kept in layer.kept] == [5, 7]
+            found = model(tokens[:, length - 1 : length], past_key_values=cache, use_cache=True).logits[:, -1]
+            expected = model(tokens[:, :length], use_cache=False).logits[:, -1]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert (cache.get_seq_length(), len(layer.kept)) == (length, 1 if length <= until else 2)
+    assert [kept.filled()[0].shape[2] for kept in layer.kept] == [5, 14]
+
+
+def test_what_the_last_token_sees_is_found_out_once_a_step() -> None:
+    model = attrim.bake(
+        ANIMALS["llama"].build(), Window(3, 2, select=attrim.Select(heads=[(0, 0), (0, 1), (1, 0), (1, 1)]))
+    )
+    cache = window_cache(model)
+    logits(model, cache, [7], torch.ones_like(TOKENS))
+    masks = []
+    find = window_caches.StepMasks.find
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(window_caches.StepMasks, "find", lambda *given: masks.append(find(*given)) or masks[-1])
+        for place in (7, 8):
+            model(TOKENS[:, place : place + 1], past_key_values=cache, use_cache=True)
+    assert [mask.shape[-1] for mask in masks] == [8, 8, 9, 9]
+    assert masks[0] is masks[1]
+    assert masks[2] is masks[3] is not masks[0]
 
 
 class Calls(TorchDispatchMode):
@@ -132,7 +166,8 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_a_step_makes_few_calls() -> None:
+def test_a_step_makes_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_caches, "WASTED", 0)
     # One token at a time, calls and not numbers are what takes time; lists of indices cost most of all. Each of the two
     # kinds of groups takes its part of query, key and value (3), writes two tokens (4) and attends (1); one that keeps
     # everything cuts off empty slots (2). The layer splits the queries and joins the outputs (4).

@@ -19,6 +19,7 @@ from attrim.baking.carrying import carrying
 from attrim.core.site import Select
 from attrim.kernels import rates as timing
 from attrim.kernels import team, ways
+from attrim.kernels.blocks import Edges
 from attrim.kernels.rates import Rates, Timing, measure_rates, rates
 from attrim.kernels.sparse import SparsePlan, attend_sparse
 from attrim.kernels.ways import Choice, HeadPattern, Way, choose, kept_cells, patterns_of
@@ -110,7 +111,7 @@ def test_every_way_gives_the_same(
     monkeypatch.setattr(ways, "choose", forced(split))
     with torch.inference_mode(), ways.noting() as noted:
         for _ in range(2):  # the second time with what was kept of the first
-            found = ways.attend(query, key, value, 0.3, plan, (start, stop), "here")
+            found = ways.attend(query, key, value, 0.3, plan, Edges(start, stop), "here")
             torch.testing.assert_close(found, expected, atol=2e-5 if dtype == torch.float32 else 2e-2, rtol=1e-3)
     assert [note.site for note in noted] == ["here", "here"]
 
@@ -132,7 +133,25 @@ def test_patterns_count_what_a_shorter_or_causal_text_needs() -> None:
     assert (whole.heads, whole.computed, whole.whole) == ((0,), 64 * 64, True)
     assert (band.heads, band.computed, band.whole) == ((1,), 16 * (16 + 3 * 19), False)
     assert patterns_of(plan, 32, 32, causal=False)[int(plan.pattern_of[0])].computed == 32 * 32
+    assert [own.whole for own in patterns_of(plan, 32, 32, causal=False)] == [True, False]
     assert patterns_of(plan, 64, 64, causal=True)[int(plan.pattern_of[0])].computed == 16 * (16 + 32 + 48 + 64)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 40), st.integers(0, 2), st.booleans())
+def test_whole_patterns_keep_everything_of_a_shorter_text(
+    seed: int, queries: int, keys: int, removed: int, causal: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    kept = torch.ones(3, 40, 40, dtype=torch.bool)
+    for head in range(3):
+        places = torch.randint(0, 40, (removed, 2), generator=generator)
+        kept[head, places[:, 0], places[:, 1]] = False
+    plan = SparsePlan.of(kept, causal=causal)
+    size = (queries, min(queries, keys)) if causal else (queries, keys)
+    for own in patterns_of(plan, *size, causal=causal):
+        cells = kept[own.heads[0], : size[0], : size[1]]
+        everything = torch.ones_like(cells).tril() if causal else torch.ones_like(cells)
+        assert own.whole == bool((cells | ~everything).all())
 
 
 def test_rates_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

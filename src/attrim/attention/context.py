@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -16,10 +17,10 @@ from ..core.site import Select, Site, require_select
 from ..edits.base import Edit
 from ..errors import ParameterError, SiteError, require_all
 from ..stats.base import Stat
-from .discover import map_of
+from .discover import Map, map_of
 from .install import installed
-from .layers import check_layers
-from .session import Session
+from .layers import check_layers, touches_layers
+from .session import Attachment, Session
 
 
 class Context(AbstractContextManager[list[Site]], contextlib.ContextDecorator):
@@ -101,21 +102,34 @@ def _attached(
     require_all(stats, Stat, "a stat")
     select = Select() if select is None else select
     require_select(select)
-    sites = map_of(model, example)
+    attachment = prepare(map_of(model, example), edits, stats, select, fast)
+    with attached(attachment) as session:
+        yield [site for site in attachment.map.sites if site in attachment.plans]
+    if strict:
+        _check_fired(session)
+
+
+def prepare(sites: Map, edits: list[Edit], stats: Sequence[Stat], select: Select, fast: bool = False) -> Attachment:
+    """What a context does in the model of a map; the other arguments are those of :func:`attach`."""
     plans = _plans(sites.sites, edits, stats, select)
     check_layers(sites.layers, plans)
     for site, plan in plans.items():
         for stat, heads in plan.stats:
             stat.prepare(site, heads)
-    session = Session(sites, plans, fast)
+    modules = sites.wrapped(layers=any(touches_layers(plan) for plan in plans.values()))
+    return Attachment(sites, plans, tuple(map(weakref.ref, modules)), fast)
+
+
+@contextlib.contextmanager
+def attached(attachment: Attachment) -> Iterator[Session]:
+    """A session that does what an attachment says, while the context is active."""
+    session = Session(attachment)
     with installed(session):
         session.enter()
         try:
-            yield [site for site in sites.sites if site in plans]
+            yield session
         finally:
             session.leave()
-    if strict:
-        _check_fired(session)
 
 
 def edit(
@@ -131,7 +145,7 @@ def edit(
     return attach(model, edits, select=select, example=example, strict=strict)
 
 
-def _plans(sites: Sequence[Site], edits: list[Edit], stats: list[Stat], select: Select) -> dict[Site, Plan]:
+def _plans(sites: Sequence[Site], edits: list[Edit], stats: Sequence[Stat], select: Select) -> dict[Site, Plan]:
     everything = Select()
     plans: dict[Site, Plan] = {}
     for item in edits:

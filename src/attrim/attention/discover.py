@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -25,6 +25,8 @@ from .layers import layers_of
 from .recorder import Event, Recorder
 from .session import only
 
+Reference = Callable[[], nn.Module | None]
+"""A weak reference to a module."""
 _FUSED_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
@@ -37,7 +39,7 @@ class Map:
     """
 
     root_reference: weakref.ReferenceType[nn.Module]
-    layout: tuple[weakref.ReferenceType[nn.Module], ...]
+    layout: tuple[Reference, ...]
     sites: list[Site]
     events: WeakKeyDictionary[nn.Module, list[Site | None]]
     modules: WeakSet[nn.Module]
@@ -54,10 +56,7 @@ class Map:
 
     def fits(self, model: nn.Module) -> bool:
         """Whether the model still consists of the modules that it had in the dry run."""
-        modules = list(model.modules())
-        return len(modules) == len(self.layout) and all(
-            known() is module for known, module in zip(self.layout, modules, strict=True)
-        )
+        return [known() for known in self.layout] == all_modules(model)
 
     def wrapped(self, layers: bool) -> list[nn.Module]:
         """The modules whose forward is wrapped while a context is active (that of layers only when they matter)."""
@@ -71,6 +70,27 @@ class Map:
             or module in self.fused_layers
             or (layers and module in self.layers)
         ]
+
+
+def all_modules(model: nn.Module) -> list[nn.Module | None]:
+    """All modules of a model in a fixed order, shared ones as often as they are there, None where one was left out.
+
+    A baked model asks for them in every pass, and ``model.modules()`` takes ten times as long.
+    """
+    found: list[nn.Module | None] = [model]
+    for module in found:  # grows meanwhile
+        if module is not None and module._modules:
+            found.extend(module._modules.values())
+    return found
+
+
+def _reference(module: nn.Module | None) -> Reference:
+    """A weak reference; to None where a module was left out."""
+    return _no_module if module is None else weakref.ref(module)
+
+
+def _no_module() -> None:
+    """Stands for a reference to a module that was left out."""
 
 
 _dry_runs = threading.RLock()  # a model may enter a context of its own while it runs
@@ -112,6 +132,16 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
             return known
         found = _maps[model] = _dry_run(model, example)
         return found
+
+
+def forget(model: nn.Module) -> None:
+    """Let the next context find the attention of a model anew."""
+    _maps.pop(model, None)
+
+
+def knows_map(model: nn.Module, found: Map) -> bool:
+    """Whether a map is the one that contexts on a model use."""
+    return _maps.get(model) is found and found.fits(model)
 
 
 def root_of(model: nn.Module) -> nn.Module:
@@ -276,7 +306,7 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
     modules = list(model.modules())
     return Map(
         root_reference=weakref.ref(model),
-        layout=tuple(weakref.ref(module) for module in modules),
+        layout=tuple(map(_reference, all_modules(model))),
         sites=sites,
         events=calls,
         modules=WeakSet(modules),

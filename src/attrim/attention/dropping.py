@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,8 @@ from ..kernels import flex, team, ways
 from ..kernels.blocks import Edges
 from ..kernels.rules import KeptSpans
 from ..kernels.sparse import SIDE, PlanCost, SparsePlan
+from .masks import MaskFacts, make_call, token_slots
+from .session import Firing, Session
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
@@ -25,42 +28,134 @@ FEW = 1 << 20
 """Cells of a head up to which queries are reordered even where a rule needs no cells: those of 1024 tokens."""
 MOST_KEPT = 512
 """Plans that are kept for an edit: some for each site."""
+MOST_SIZES = 64
+"""Sizes of texts whose plans are kept at a site."""
 # By the first of the edits, so that plans go when it goes.
 _plans: WeakKeyDictionary[Edit, dict[Any, SparsePlan | None]] = WeakKeyDictionary()
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, call: Call, edges: Edges | None, edits: Chosen) -> Tensor | None:
-    """Attention without the cells that edits drop.
+def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Firing, mask: MaskFacts) -> Tensor | None:
+    """Attention without the cells that the edits of a call drop.
 
     Parameters
     ----------
     query : ``[B, H, Q, D]``.
     key, value : ``[B, H or fewer, K, D]``.
-    call : with the scaling.
-    edges : the spans of ``call.allowed``.
-    edits : those of the site, with the heads that each is about.
+    scaling : see :class:`Call`.
+    firing : the call, whose edits drop cells and do nothing else.
+    mask : what is allowed there.
 
     Returns
     -------
     ``[B, Q, H, D]``; None where the kernel does not apply and the reference must run: gradients, other devices and
     dtypes, masks with gaps, examples that are padded differently before their first token.
     """
-    tensors = (query, key, value)
-    if call.scaling is None or edges is None or min(query.shape) == 0:
+    edges, tensors = mask.edges, (query, key, value)
+    if edges is None or 0 in query.shape:
         return None
-    if any(tensor.device != query.device or tensor.dtype != query.dtype for tensor in tensors):
+    if not query.device == key.device == value.device or not query.dtype == key.dtype == value.dtype:
         return None
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
     if not _leaves_out(query, value):
         return None
-    plan = _plan(call, edges, edits)
+    plan = _plan(firing, mask, edges)
     if plan is None:
         return None
     if query.device.type == "cpu":
-        return ways.attend(query, key, value, call.scaling, plan, edges, call.site)
-    start, stop = (edge.expand(query.shape[0], -1) for edge in edges)
-    return flex.attend_flex(query, key, value, call.scaling, plan, start, stop)
+        return ways.attend(query, key, value, scaling, plan, edges, firing.site)
+    return flex.attend_flex(query, key, value, scaling, plan, *edges.of_batch(len(query)))
+
+
+class Recipe:
+    """How one call of a module was done, for later ones that differ in the numbers of their tensors alone.
+
+    In a short text, finding out again what to do takes as long as doing it.
+
+    Parameters
+    ----------
+    query, key, value, scaling, firing, mask : see :func:`attend`.
+    attention_mask : the mask itself, one that lasts from pass to pass.
+    function : what computes the call.
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        firing: Firing,
+        mask: MaskFacts,
+        attention_mask: Tensor,
+        function: ways.Attention,
+    ) -> None:
+        assert firing.site is not None
+        self.site, self.mask, self.attention_mask, self.function = firing.site, mask, attention_mask, function
+        self.scaling, self.stream = scaling, firing.site.streams[0]
+        self.layouts = _layouts(query, key, value)
+        self.threads = torch.get_num_threads()
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None,
+        session: Session,
+    ) -> Tensor | None:
+        """The outputs ``[B, Q, H, D]``; None where the call is another one."""
+        if (
+            attention_mask is not self.attention_mask
+            or scaling != self.scaling
+            or _layouts(query, key, value) != self.layouts
+            or torch.get_num_threads() != self.threads
+            or torch.is_grad_enabled()
+            or self.attention_mask._version != 0  # something wrote into it
+            or token_slots.get() is not None
+            or ways.are_noted()
+        ):
+            return None
+        if self.stream not in session.streams:  # the first layer of a pass; cross-attention asks where the tokens are
+            make_call(self.site, self.mask, session.streams, targets=session.targets)
+        return self.function(query, key, value)
+
+
+def _layouts(query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, ...]:
+    """All that a kernel is told about tensors, but their addresses."""
+    return (
+        query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
+        value.shape, value.stride(), value.dtype, value.device,
+    )  # fmt: skip
+
+
+def note_recipe(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    firing: Firing,
+    mask: MaskFacts,
+    attention_mask: Tensor | None,
+) -> None:
+    """Keep the recipe of a call that :func:`attend` has just done, unless a later one may be another.
+
+    The arguments are those of :func:`attend`, and the mask itself, which must be one that lasts.
+    """
+    if attention_mask is None or query.device.type != "cpu" or firing.setup.stream is None:
+        return
+    place, edges = firing.place(mask), mask.edges
+    if torch.is_grad_enabled() or place.position or place.slots is not None or edges is None:
+        return
+    plan = _plan(firing, mask, edges)
+    function = None if plan is None else ways.one_way(query, key, value, scaling, plan, edges)
+    if function is None:
+        return
+    known = firing.setup.recipes
+    if len(known) >= MOST_SIZES:
+        known.clear()
+    known[id(attention_mask)] = Recipe(query, key, value, scaling, firing, mask, attention_mask, function)
 
 
 def _leaves_out(query: Tensor, value: Tensor) -> bool:
@@ -113,27 +208,39 @@ def whole_call(site: Site, heads: tuple[int, ...], size: tuple[int, int]) -> Cal
     return Call(site, whole, whole[0, :, :, 0], whole[0, :, 0], heads)
 
 
-def _plan(call: Call, edges: Edges, edits: Chosen) -> SparsePlan | None:
+def _plan(firing: Firing, mask: MaskFacts, edges: Edges) -> SparsePlan | None:
     """The plan of a call; a long text's serves all shorter ones."""
-    queries, keys = call.allowed.shape[-2:]
-    if call.slots is not None or any(
-        lead is not None and bool(lead.any()) for lead in (call.query_lead, call.key_lead)
+    site, edits, place = firing.site, firing.plan.edits, firing.place(mask)
+    assert site is not None
+    queries, keys = mask.allowed.shape[-2:]
+    if place.slots is not None or any(
+        lead is not None and bool(lead.any()) for lead in (place.query_lead, place.key_lead)
     ):
         return None
-    if queries <= SIDE or call.position or call.key_position:
+    if place.position or place.key_position:
         # A step of a generation: its row is asked for once.
-        return make_plan(call, edits, reorder=False)
-    first = edits[0][0]
-    size = -(-queries // STEP) * STEP, -(-keys // STEP) * STEP
-    known = _plans.setdefault(first, {})
-    others = tuple((edit, heads) for edit, heads in edits[1:])
+        return make_plan(replace(place, site=site), edits, reorder=False)
     # Keys after a query, which a pattern may keep because no text had them, must not make blocks larger.
-    causal = queries == keys and bool((edges[1] <= torch.arange(1, queries + 1, device=edges[1].device)).all())
-    name = (call.site, call.heads, edits[0][1], others, size, causal)
+    causal = queries == keys and not edges.ahead
+    size = -(-queries // STEP) * STEP, -(-keys // STEP) * STEP
+    known = firing.setup.sparse_plans
+    if (*size, causal) not in known:
+        if len(known) >= MOST_SIZES:
+            known.clear()
+        known[*size, causal] = _shared_plan(site, edits, size, causal)
+    return known[*size, causal]
+
+
+def _shared_plan(site: Site, edits: Chosen, size: tuple[int, int], causal: bool) -> SparsePlan | None:
+    """The plan of edits for texts up to a size; kept as long as the first edit is, for other contexts, too."""
+    known = _plans.setdefault(edits[0][0], {})
+    others = tuple((edit, heads) for edit, heads in edits[1:])
+    name = (site, edits[0][1], others, size, causal)
     if name not in known:
         if len(known) >= MOST_KEPT:
             known.clear()
-        plan = make_plan(whole_call(call.site, call.heads, size), edits, reorder=True, causal=causal)
+        call = whole_call(site, tuple(range(site.heads)), size)
+        plan = make_plan(call, edits, reorder=True, causal=causal)
         # Sites of the same pattern share a plan, which for long texts has megabytes.
         known[name] = next((other for other in known.values() if plan is not None and plan.equals(other)), plan)
     return known[name]

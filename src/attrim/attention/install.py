@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import SiteError
 from .example import TARGET_MASKS
-from .layers import layer_session, run_layer, touches_layers
+from .layers import layer_session, run_layer
 from .session import Session, active_sessions, only
 from .softmax import run_private
 
@@ -26,6 +28,8 @@ _lock = threading.RLock()
 _configs: dict[int, list[Any]] = {}  # id -> [configuration, implementation before, how many contexts]
 _modules: dict[tuple[int, str], list[Any]] = {}  # id, attribute -> [module, its own one before, how many contexts]
 
+IMPLEMENTATION = "_attn_implementation_internal"
+"""The attribute of a configuration that names its attention function."""
 IGNORED = -100  # the label of a target step that no loss counts
 FORWARD = "forward"
 CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps it, in each module that uses it
@@ -57,13 +61,13 @@ def switch(configs: Iterable[Any]) -> None:
     """Let the configurations choose our attention function."""
     with _lock:
         for config in configs:
-            key, current = id(config), config._attn_implementation_internal
+            key, current = id(config), _implementation(config)
             # No call between look-up and change, in which garbage collection could run.
             if key in _configs:
                 _configs[key][2] += 1
             else:
                 _configs[key] = [config, current, 1]
-                config._attn_implementation_internal = Switched(current)
+                object.__setattr__(config, IMPLEMENTATION, Switched(current))
 
 
 def switch_back(configs: Iterable[Any]) -> None:
@@ -73,14 +77,21 @@ def switch_back(configs: Iterable[Any]) -> None:
             entry = _configs[id(config)]
             entry[2] -= 1
             if entry[2] == 0:
-                config._attn_implementation_internal = entry[1]
+                object.__setattr__(config, IMPLEMENTATION, entry[1])
                 del _configs[id(config)]
 
 
 def before(config: Any) -> str | None:
     """The implementation that a configuration names when no context is active."""
-    name: str | None = config._attn_implementation_internal
+    # As in _implementation, without another call in every layer.
+    name: str | None = object.__getattribute__(config, IMPLEMENTATION)
     return name.before if isinstance(name, Switched) else name
+
+
+def _implementation(config: Any) -> str | None:
+    # A configuration looks every name up in a table of other names, which takes longer than all else here.
+    name: str | None = object.__getattribute__(config, IMPLEMENTATION)
+    return name
 
 
 def switched() -> int:
@@ -91,13 +102,19 @@ def switched() -> int:
 @contextlib.contextmanager
 def installed(session: Session) -> Iterator[None]:
     """Everything that lets the attention of a session's model come to attrim, in place."""
-    found = session.map
+    # Without further context managers, because a baked model does this in every pass.
+    found, modules = session.map, session.attachment.modules
     assert found.root is not None
-    modules = found.wrapped(layers=any(touches_layers(plan) for plan in session.plans.values()))
+    checkpointing = _checkpointing(found.root)
     switch(found.configs)
     try:
-        with replaced(FORWARD, modules, Wrapped), replaced(CHECKPOINT, _checkpointing(found.root), Remembering):
+        _replace(FORWARD, modules, Wrapped)
+        _replace(CHECKPOINT, checkpointing, Remembering)
+        try:
             yield
+        finally:
+            _put_back(CHECKPOINT, checkpointing)
+            _put_back(FORWARD, modules)
     finally:
         switch_back(found.configs)
 
@@ -105,6 +122,14 @@ def installed(session: Session) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Module, Any], Any]) -> Iterator[None]:
     """An attribute of the modules replaced by what ``make(module, attribute)`` gives; the last context puts it back."""
+    _replace(attribute, modules, make)
+    try:
+        yield
+    finally:
+        _put_back(attribute, modules)
+
+
+def _replace(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Module, Any], Any]) -> None:
     with _lock:
         for module in modules:
             key = id(module), attribute
@@ -113,23 +138,19 @@ def replaced(attribute: str, modules: Sequence[nn.Module], make: Callable[[nn.Mo
             else:
                 _modules[key] = [module, module.__dict__.get(attribute), 1]
                 module.__dict__[attribute] = make(module, getattr(module, attribute))
-    try:
-        yield
-    finally:
-        with _lock:
-            for module in modules:
-                _put_back(module, attribute)
 
 
-def _put_back(module: nn.Module, attribute: str) -> None:
-    entry = _modules[id(module), attribute]
-    entry[2] -= 1
-    if entry[2] == 0:
-        if entry[1] is None:
-            del module.__dict__[attribute]
-        else:
-            module.__dict__[attribute] = entry[1]
-        del _modules[id(module), attribute]
+def _put_back(attribute: str, modules: Sequence[nn.Module]) -> None:
+    with _lock:
+        for module in modules:
+            entry = _modules[id(module), attribute]
+            entry[2] -= 1
+            if entry[2] == 0:
+                if entry[1] is None:
+                    del module.__dict__[attribute]
+                else:
+                    module.__dict__[attribute] = entry[1]
+                del _modules[id(module), attribute]
 
 
 class Wrapped:
@@ -163,22 +184,26 @@ class Wrapped:
 
 def run(module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the forward of a wrapped module: a whole model, a layer, a module with a private softmax, or several."""
-    checkpointing: list[nn.Module] = []
-    for session in active_sessions():
-        if session.map.root is module:
-            session.start_pass(real_targets(forward, args, kwargs))
-            checkpointing = _checkpointing(module)  # again, because it may have been enabled inside of the context
+    beginning = [session for session in active_sessions() if session.map.root is module]
+    for session in beginning:
+        session.start_pass(real_targets(forward, args, kwargs))
+    # Again, because it may have been enabled inside of the context.
+    checkpointing = _checkpointing(module) if beginning else []
     layer = layer_session(module)
-    with replaced(CHECKPOINT, checkpointing, Remembering):
-        if layer is not None:
-            return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
-        return run_private(module, forward, args, kwargs)
+    try:
+        with replaced(CHECKPOINT, checkpointing, Remembering) if checkpointing else contextlib.nullcontext():
+            if layer is not None:
+                return run_layer(*layer, lambda *a, **k: run_private(module, forward, a, k), args, kwargs)
+            return run_private(module, forward, args, kwargs)
+    finally:
+        for session in beginning:
+            session.end_pass()
 
 
 def real_targets(forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
     """Bool ``[B, T]``: the real target steps that a whole model is called with; None when the call does not say."""
     if args:
-        names = list(inspect.signature(forward).parameters)
+        names = _parameter_names(forward)
         kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
     for name in TARGET_MASKS:
         mask = kwargs.get(name)
@@ -188,6 +213,18 @@ def real_targets(forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor 
     if isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point():
         return labels.detach() != IGNORED
     return None
+
+
+def _parameter_names(forward: Callable[..., Any]) -> Sequence[str]:
+    """The names of a forward's parameters, without ``self``."""
+    if isinstance(forward, types.MethodType):
+        return _names(forward.__func__)[1:]
+    return list(inspect.signature(forward).parameters)
+
+
+@functools.lru_cache(maxsize=64)
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 def _checkpointing(model: nn.Module) -> list[nn.Module]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,15 @@ from .install import NAME, before
 from .masks import MaskFacts, allowed_by, note_offsets, only_forbids
 from .masks import additive as as_additive
 from .recorder import current_recorder
-from .session import Firing
+from .session import Firing, lone_setup
 from .softmax import SoftmaxMode
 
 BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
 SDPA = ("sdpa", BAKED["sdpa"])
 """What a model asks for that expects no weights of its attention."""
+_EXTRAS = frozenset(("position_bias", "softcap", "s_aux", "sinks"))
+MOST_MASKS, MOST_CAUSAL = 64, 256
+"""Masks that are kept for later passes, and the tokens of the longest causal text among them: four megabytes in all."""
 _STANDARD = {"module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"}
 
 Attended = tuple[Tensor, Tensor | None]
@@ -51,7 +55,7 @@ class Answer(Protocol):
         """The attention of a module; ``function`` is the ordinary one."""
 
 
-_answer: ContextVar[Callable[[nn.Module], Answer | None]] = ContextVar("attrim_answer", default=lambda _: None)
+_answer: ContextVar[Callable[[nn.Module], Answer | None] | None] = ContextVar("attrim_answer", default=None)
 
 
 @contextmanager
@@ -91,10 +95,14 @@ def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Ten
 
     Without a mask function under our name transformers would pass no mask at all, and causality would be lost.
     """
+    config, queries = arguments.get("config"), arguments["q_length"]
+    fused = config is not None and before(config) in SDPA
+    known = _plain_mask(q_offset, kv_offset, arguments) if fused else None
+    if known is not None:
+        return known
     from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-    config, queries = arguments.get("config"), arguments["q_length"]
-    make = sdpa_mask if config is not None and before(config) in SDPA else eager_mask
+    make = sdpa_mask if fused else eager_mask
     arguments |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
     if arguments.get("mask_function") is bidirectional_mask_function:
         arguments["q_length"] = 1  # one row serves all queries
@@ -106,14 +114,72 @@ def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Ten
     return mask
 
 
+def _plain_mask(q_offset: Any, kv_offset: Any, arguments: dict[str, Any]) -> Tensor | None:
+    """The mask where queries see all keys, or all up to their own; None where it says anything else, such as padding.
+
+    Most texts have such a mask, and what is known about it then serves all passes and not one.
+    """
+    bidirectional_mask_function, causal_mask_function = _mask_functions()
+    queries, keys, padding = arguments["q_length"], arguments["kv_length"], arguments.get("attention_mask")
+    function, device = arguments.get("mask_function"), arguments.get("device", "cpu")
+    sizes = arguments["batch_size"], queries, keys, q_offset, kv_offset
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return None
+    if arguments.get("use_vmap") or any(type(size) is not int for size in sizes):
+        return None
+    single = queries == 1 and q_offset + 1 == kv_offset + keys
+    if function is bidirectional_mask_function or (function is causal_mask_function and single):
+        causal = False
+    elif function is causal_mask_function and queries == keys and q_offset == kv_offset and keys <= MOST_CAUSAL:
+        causal = True
+    else:
+        return None
+    if padding is not None and (padding.ndim != 2 or padding.shape[-1] < kv_offset + keys or not bool(padding.all())):
+        return None
+    length = None if padding is None else padding.shape[-1]
+    found = _known_mask(*sizes, causal, length, device)
+    # A model that writes into its mask must not change that of later passes.
+    return found if found._version == 0 else _known_mask.__wrapped__(*sizes, causal, length, device)
+
+
+@functools.cache
+def _mask_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Functions of transformers for queries that see all keys, and for those that see the keys up to their own."""
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    return bidirectional_mask_function, causal_mask_function
+
+
+@functools.lru_cache(maxsize=MOST_MASKS)
+@torch.inference_mode(False)
+def _known_mask(
+    batch: int,
+    queries: int,
+    keys: int,
+    q_offset: int,
+    kv_offset: int,
+    causal: bool,
+    length: int | None,
+    device: torch.device | str,
+) -> Tensor:
+    """See :func:`_plain_mask`; ``length`` is that of the padding mask, where there is one."""
+    one = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+    mask = one.expand(1, 1, queries, keys).tril() if causal else one
+    mask = mask.expand(batch, 1, queries, keys)
+    padding = None if length is None else one[0, 0].expand(batch, length)
+    note_offsets(mask, q_offset, kv_offset, padding, lasts=True)
+    return mask
+
+
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
     """The attention function that models on the interface route call."""
-    answer = _answer.get()(module)
+    find = _answer.get()
+    answer = None if find is None else find(module)
     if answer is not None:
         return answer.answer(_attend, module, query, key, value, attention_mask, **arguments)
-    baked = getattr(module, "attrim_baked", None)
+    baked: Any = module._modules.get("attrim_baked")
     if baked is None:
         return _attend(module, query, key, value, attention_mask, **arguments)
     # Baked constant heads are not sites; the remaining heads are edited and watched as before.
@@ -123,32 +189,42 @@ def attend(
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
-    stock = eager(module)
+    lone = lone_setup(module)
+    recipe = None if lone is None else lone[0].recipes.get(id(attention_mask))
+    if lone is not None and recipe is not None and _may_drop(module, arguments):
+        output = recipe.attend(query, key, value, attention_mask, arguments.get("scaling"), lone[1])
+        if output is not None:
+            return output, None
     shape = query.shape[-2], key.shape[-2]
     recorder = current_recorder()
     if recorder is not None:
+        stock = eager(module)
         recorder.note_interface(module, query.shape[1], allowed_by(attention_mask, shape, query.device))
         with recorder.pause():  # the stock function's own softmax is this event, not another one
             return stock(module, query, key, value, additive(attention_mask, query.dtype), **arguments)
     firing = Firing(module)
     mask: MaskFacts | None = None
-    if firing.site is not None:
-        mask = MaskFacts.of(
-            attention_mask,
-            shape,
-            query.device,
-            padding_sees_itself=firing.architecture.padding_sees_itself,
-            era=firing.era,
-        )
-        scaling = _scaling(query, arguments) if is_standard(module, arguments) else None
-        call = firing.call(mask, query=query, key=key, value=value, scaling=scaling)
-    plan = firing.plan
-    fused = before(module.config) in SDPA and not plan.needs_weights
-    if fused and (firing.idle or is_standard(module, arguments)):
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward as stock
+    setup, plan = firing.setup, firing.plan
+    if setup.standard is None:
+        setup.standard = _standard_module(module)
+    standard = setup.standard and _standard_arguments(arguments)
+    fusing = before(module.config) in SDPA
+    if setup.site is not None:
+        mask = firing.facts(attention_mask, shape, query.device)
+        if plan.only_drops and standard and _may_drop(module, arguments) and only_forbids(attention_mask):
+            call_of_edits = query, key, value, _scaling(query, arguments), firing, mask
+            output = dropping.attend(*call_of_edits)
+            if output is not None:
+                if mask.lasts and "scaling" in arguments:
+                    dropping.note_recipe(*call_of_edits, attention_mask)
+                return output, None
+    fused = fusing and not plan.needs_weights
+    stock = sdpa() if fused and (firing.idle or standard) else eager(module)
     if firing.idle:
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
-        made_here = fused and mask is not None and mask.offsets is not None and is_standard(module, arguments)
+        if mask is not None:
+            firing.place(mask)  # cross-attention asks where the tokens are
+        made_here = fused and standard and mask is not None and mask.offsets is not None
         if made_here and mask is not None and mask.structure is not None:
             # Our mask function gives a mask always. SDPA takes longer with one, and does not leave out what comes after
             # a causal query, so transformers leaves the mask out where it says nothing more than this.
@@ -157,19 +233,15 @@ def _attend(
             additive_mask = additive(attention_mask, query.dtype, mask)
         return stock(module, query, key, value, additive_mask, **arguments)
     assert mask is not None  # there is a site
+    scaling = _scaling(query, arguments) if standard else None
+    call = firing.call(mask, query=query, key=key, value=value, scaling=scaling)
     for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
         if plan.touches(moment):
             plan.watch(moment, *_tokens(tensor, real, call))
-    # As above, dropout is left to the stock function: a model in training mode may run without gradients, too.
-    drops = plan.only_drops and before(module.config) in SDPA and not arguments.get("dropout")
     fuses = _may_fuse(module, plan, firing.fast, arguments)
-    if (fuses or drops) and is_standard(module, arguments) and only_forbids(attention_mask):
-        output = None
-        if fuses:
-            watching = [(stat, heads) for stat, heads in plan.stats if stat.moment == "weights"]
-            output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), watching, plan.edits)
-        if drops and output is None:
-            output = dropping.attend(query, key, value, call, mask.edges, plan.edits)
+    if fuses and standard and only_forbids(attention_mask):
+        watching = [(stat, heads) for stat, heads in plan.stats if stat.moment == "weights"]
+        output = kernel.attend(query, key, value, call, mask.edges, arguments.get("scaling"), watching, plan.edits)
         if output is not None:
             return _watched_output(plan, output, call), None
     additive_mask = additive(attention_mask, query.dtype, mask)
@@ -206,6 +278,14 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     return wanted and not arguments.get("dropout")
 
 
+def _may_drop(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """Whether a call of a module that attends in the standard way may be done by a kernel.
+
+    Dropout is left to the stock function: a model in training mode may run without gradients, too.
+    """
+    return before(module.config) in SDPA and _standard_arguments(arguments) and not arguments.get("dropout")
+
+
 class _EditedSoftmax:
     """The first softmax of an attention function, edited and watched; any later one runs as it is."""
 
@@ -240,9 +320,27 @@ def _tokens(tensor: Tensor, real: Tensor, call: Call) -> tuple[Tensor, Call]:
     return tensor, replace(call, allowed=real[:, None, :, None], queries=real, keys=real)
 
 
+@functools.cache
+def sdpa() -> Callable[..., Attended]:
+    """The stock function of SDPA attention."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    return sdpa_attention_forward
+
+
 def eager(module: nn.Module) -> Callable[..., Attended]:
     """The stock eager attention function of the file that defines the module's class (or of a class it extends)."""
-    for cls in type(module).__mro__:
+    known = _eager.get(type(module))
+    if known is None:
+        known = _eager[type(module)] = _find_eager(type(module))
+    return known
+
+
+_eager: WeakKeyDictionary[type, Callable[..., Attended]] = WeakKeyDictionary()
+
+
+def _find_eager(kind: type) -> Callable[..., Attended]:
+    for cls in kind.__mro__:
         function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
         if function is not None:
             return function
@@ -260,12 +358,16 @@ def additive(attention_mask: Tensor | None, dtype: torch.dtype, facts: MaskFacts
 
 def is_standard(module: nn.Module, arguments: dict[str, Any]) -> bool:
     """Whether the attention is plain softmax(query x key x scaling + mask): no sinks, soft caps or position biases."""
-    extras = ("position_bias", "softcap", "s_aux", "sinks")
-    return (
-        _standard_signature(eager(module))
-        and getattr(module, "sinks", None) is None
-        and all(arguments.get(extra) is None for extra in extras)
-    )
+    return _standard_module(module) and _standard_arguments(arguments)
+
+
+def _standard_module(module: nn.Module) -> bool:
+    return _standard_signature(eager(module)) and getattr(module, "sinks", None) is None
+
+
+def _standard_arguments(arguments: dict[str, Any]) -> bool:
+    extras = _EXTRAS.intersection(arguments)
+    return not extras or all(arguments[extra] is None for extra in extras)
 
 
 def _scaling(query: Tensor, arguments: dict[str, Any]) -> float:

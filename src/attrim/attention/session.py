@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
 from ..core.call import Call
 from ..core.plan import Plan
 from ..core.site import Site
 from ..errors import SiteError
+from ..kernels.sparse import SparsePlan
 from ..stats.base import Stat
 from .architectures import DEFAULT, Facts
-from .masks import MaskFacts, Stream, make_call
+from .masks import MaskFacts, Stream, make_call, token_slots, version_of
 
 if TYPE_CHECKING:
     from .discover import Map
+    from .dropping import Recipe
+
+MOST_MASKS = 4
+"""Masks of a pass whose facts a session holds: those of self- and cross-attention, with and without a window."""
 
 # A context variable is private to a thread, so threads that edit one model do not see each other's edits.
 _entered: ContextVar[tuple[Session, ...]] = ContextVar("attrim_sessions", default=())
@@ -29,6 +38,15 @@ def active_sessions() -> tuple[Session, ...]:
     """The sessions of this thread that are open, in the order in which they were entered."""
     # One that another thread has left (garbage collection does that to generators) could not be taken out of here.
     return tuple(session for session in _entered.get() if session.open)
+
+
+def lone_setup(module: nn.Module) -> tuple[CallSetup, Session] | None:
+    """What is known about a module from earlier passes, and the session, where one is active and no other."""
+    entered = _entered.get()
+    if len(entered) != 1 or not entered[0].open:
+        return None
+    known = entered[0].attachment.setups.get(module)
+    return None if known is None else (known, entered[0])
 
 
 @contextmanager
@@ -41,20 +59,70 @@ def only(*sessions: Session) -> Iterator[None]:
         _entered.reset(token)
 
 
-class Session:
-    """One active context on one model: what to do at each site, and which sites fired.
+@dataclass
+class CallSetup:
+    """What is the same in every call of a module, for one set of active sessions.
 
-    Parameters
+    Attributes
     ----------
-    sites : the model's attention, as found by the dry run.
-    plans : what to do at each site.
+    site, plan : where it attends, and what all sessions want done there; the site is None where it does not.
     fast : whether stats may be fed by the fused kernels.
+    standard : whether the module attends in the standard way, where that was asked.
+    recipes : how earlier calls were done, by the ids of their masks, which the recipes hold.
+    sparse_plans : what a kernel leaves out, by the size of the text and whether it is causal.
     """
 
-    def __init__(self, sites: Map, plans: dict[Site, Plan], fast: bool) -> None:
-        self.map = sites
-        self.plans = plans
-        self.fast = fast
+    site: Site | None
+    plan: Plan
+    fast: bool
+    standard: bool | None = None
+    recipes: dict[int, Recipe] = field(default_factory=dict)
+    sparse_plans: dict[tuple[int, int, bool], SparsePlan | None] = field(default_factory=dict)
+
+    @functools.cached_property
+    def idle(self) -> bool:
+        """Whether nothing is to be done at this call."""
+        return self.site is None or not (self.plan.edits or self.plan.stats)
+
+    @functools.cached_property
+    def stream(self) -> tuple[str, int] | None:
+        """The sequence that attends to itself, and the number of heads; None in attention between two sequences."""
+        if self.site is None or len(set(self.site.streams)) > 1:
+            return None
+        return self.site.streams[0], self.site.heads
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What a context does in a model; a baked model keeps it from pass to pass.
+
+    Attributes
+    ----------
+    map : the model's attention, as found by the dry run.
+    plans : what to do at each site.
+    wrapped : the modules whose forward is wrapped while the context is active; weakly, since a model may keep this.
+    fast : whether stats may be fed by the fused kernels.
+    setups : what was found out about modules that attend once in a pass, where no other context is active.
+    """
+
+    map: Map
+    plans: dict[Site, Plan]
+    wrapped: tuple[weakref.ReferenceType[nn.Module], ...]
+    fast: bool = False
+    setups: dict[nn.Module, CallSetup] = field(default_factory=dict)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Those of the wrapped modules that are still there, which they are as long as the model is."""
+        return [module for each in self.wrapped if (module := each()) is not None]
+
+
+class Session:
+    """One active context on one model: what to do at each site, and which sites fired."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self.attachment = attachment
+        self.map, self.plans, self.fast = attachment.map, attachment.plans, attachment.fast
         self.open = True
         self.fired: set[Site] = set()
         self.streams: dict[str, Stream] = {}
@@ -62,8 +130,12 @@ class Session:
         self.era = object()
         """Stands for the forward pass that is running."""
         # By the modules themselves: the address of one that was freed may soon be that of another.
-        self._counts: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-        self._layer_counts: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._counts: dict[nn.Module, int] = {}
+        self._layer_counts: dict[nn.Module, int] = {}
+        # What the layers of a pass have in common. The masks themselves are held until it ends, so that no other tensor
+        # gets the id of one of them meanwhile.
+        self._masks: dict[int, tuple[Tensor, tuple[Any, ...], MaskFacts]] = {}
+        self._calls: dict[tuple[MaskFacts, tuple[str, int]], Call] = {}
 
     def enter(self) -> None:
         """Make this the innermost session of this thread."""
@@ -72,6 +144,7 @@ class Session:
     def leave(self) -> None:
         """End this session and no other, whichever were entered since, and in whichever thread this happens."""
         self.open = False
+        self.end_pass()
         _entered.set(active_sessions())
 
     def repeated(self) -> Session:
@@ -80,7 +153,7 @@ class Session:
             site: Plan(plan.edits, [(_Blind(stat.moment), heads) for stat, heads in plan.stats])
             for site, plan in self.plans.items()
         }
-        repeated = Session(self.map, plans, self.fast)
+        repeated = Session(dataclasses.replace(self.attachment, plans=plans, setups={}))
         repeated.streams.update(self.streams)
         repeated.targets = self.targets
         repeated._counts.update(self._counts)
@@ -98,6 +171,26 @@ class Session:
         self.targets = targets
         self._counts.clear()
         self._layer_counts.clear()
+        self.end_pass()
+
+    def end_pass(self) -> None:
+        """Forget the masks of the pass, which may be large."""
+        self._masks.clear()
+        self._calls.clear()
+
+    def facts(self, mask: Tensor | None, shape: tuple[int, int], device: torch.device) -> MaskFacts:
+        """The facts of a mask, looked up once a pass (:meth:`MaskFacts.of`)."""
+        alone = self.map.facts.padding_sees_itself
+        if mask is None:
+            return MaskFacts.of(None, shape, device, padding_sees_itself=alone)
+        reading = *shape, version_of(mask)
+        known = self._masks.get(id(mask))
+        if known is None or known[1] != reading:
+            if len(self._masks) >= MOST_MASKS:  # a part of the model is called again and again, without a pass
+                self.end_pass()
+            found = MaskFacts.of(mask, shape, device, padding_sees_itself=alone, era=self.era)
+            known = self._masks[id(mask)] = mask, reading, found
+        return known[2]
 
     def saw_real(self) -> bool:
         """Whether the last pass had any real token; True too where no self-attention showed which tokens are real."""
@@ -106,6 +199,7 @@ class Session:
     def knows(self, module: nn.Module) -> bool:
         """Whether the module is one of this model's; an error when the dry run did not see its attention."""
         if module not in self.map.modules:
+            self._refuse_new(module)
             return False
         if module not in self.map.events:
             raise SiteError(
@@ -113,6 +207,19 @@ class Session:
                 "silence; pass example= with an input that reaches all of the model."
             )
         return True
+
+    def _refuse_new(self, module: nn.Module) -> None:
+        """Raise where a module that the dry run did not see is in the model now."""
+        root = self.map.root
+        if root is None or not any(each is module for each in root.modules()):
+            return
+        from .discover import forget
+
+        forget(root)
+        raise SiteError(
+            f"A {type(module).__name__} attends here that was not in the model when its attention was found, so it "
+            "would be left out in silence; run the model again, which finds it."
+        )
 
     def next_site(self, module: nn.Module) -> Site | None:
         """The site of the module's next attention call; None when that call is not attention over keys."""
@@ -148,27 +255,59 @@ class Firing:
     """One attention call that is about to happen: its site and the joined plans of all active sessions."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.sessions = [session for session in active_sessions() if session.knows(module)]
-        self.site: Site | None = None
-        self.plan = Plan()
-        self.fast = True
-        for session in self.sessions:
-            site = session.next_site(module)
-            if site is not None:
-                self.site = self.site or site
-                plan = session.plans.get(site, Plan())
-                self.plan += plan
-                self.fast &= session.fast or not plan.stats
+        sessions = active_sessions()
+        alone = sessions[0].attachment.setups if len(sessions) == 1 else None
+        known = None if alone is None else alone.get(module)
+        if known is not None:
+            self.sessions, self.setup = sessions, known
+            return
+        self.sessions = tuple(session for session in sessions if session.knows(module))
+        self.setup = _setup(self.sessions, module)
+        if alone is not None and self.sessions and len(self.sessions[0].map.events[module]) == 1:
+            alone[module] = self.setup
+
+    @property
+    def site(self) -> Site | None:
+        """Where it happens; None where that is not attention over keys, or no session knows of it."""
+        return self.setup.site
+
+    @property
+    def plan(self) -> Plan:
+        """What all sessions want done."""
+        return self.setup.plan
+
+    @property
+    def fast(self) -> bool:
+        """Whether stats may be fed by the fused kernels."""
+        return self.setup.fast
 
     @property
     def idle(self) -> bool:
         """Whether nothing is to be done at this call."""
-        return self.site is None or not (self.plan.edits or self.plan.stats)
+        return self.setup.idle
 
     @property
     def era(self) -> object:
         """Stands for the forward pass that is running; None without a session."""
         return self.sessions[0].era if self.sessions else None
+
+    def facts(self, mask: Tensor | None, shape: tuple[int, int], device: torch.device) -> MaskFacts:
+        """See :meth:`Session.facts`."""
+        return self.sessions[0].facts(mask, shape, device)
+
+    def place(self, mask: MaskFacts) -> Call:
+        """A call with the positions, allowed cells and real tokens of this one, but without its tensors.
+
+        For self-attention it is made once for all layers of a pass with the same mask, and its site is the first.
+        """
+        stream = self.setup.stream
+        if stream is None or token_slots.get() is not None:
+            return self.call(mask)
+        calls = self.sessions[0]._calls
+        known = calls.get((mask, stream))
+        if known is None:
+            known = calls[mask, stream] = self.call(mask)
+        return known
 
     @property
     def architecture(self) -> Facts:
@@ -190,3 +329,16 @@ class Firing:
         """The call with everything that is known about it; ``seen`` as in :func:`make_call`."""
         assert self.site is not None
         return make_call(self.site, mask, self.sessions[0].streams, targets=self.sessions[0].targets, **seen)
+
+
+def _setup(sessions: tuple[Session, ...], module: nn.Module) -> CallSetup:
+    """What the sessions want done at the next call of a module."""
+    first, joined, fast = None, Plan(), True
+    for session in sessions:
+        site = session.next_site(module)
+        if site is not None:
+            first = first or site
+            plan = session.plans.get(site, Plan())
+            joined += plan
+            fast &= session.fast or not plan.stats
+    return CallSetup(first, joined, fast)

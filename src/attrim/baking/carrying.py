@@ -16,13 +16,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ..attention.context import attach
-from ..attention.discover import find_sites
+from ..attention.context import attached, prepare
+from ..attention.discover import find_sites, knows_map, map_of, root_of
+from ..attention.masks import version_of
 from ..attention.recorder import current_recorder
+from ..attention.session import Attachment
 from ..core import record
 from ..core.site import Select, Site
 from ..edits.base import Edit
@@ -95,6 +98,7 @@ class Carrier(nn.Module):
         self.burden, self.layers = burden, tuple(layers)
         self._made: tuple[object, list[Edit]] | None = None
         self._numbered: tuple[list[Edit], list[Site], list[Edit]] | None = None
+        self._attached: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Attachment]] = WeakKeyDictionary()
         # Stock from_pretrained, which knows nothing of this, then names something that it leaves out.
         self.register_buffer("marker", torch.ones(1))
         for name, dtype, shape in burden.tensors.values():
@@ -103,7 +107,10 @@ class Carrier(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the edits, which hold the tensors of this carrier and not those of its copy."""
-        return {**self.__dict__, "_made": None, "_numbered": None}
+        return {**self.__dict__, "_made": None, "_numbered": None, "_attached": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_attached": WeakKeyDictionary()})
 
     @classmethod
     def put(cls, model: Any, burden: Burden, layers: Sequence[Layer] = ()) -> Carrier:
@@ -122,15 +129,33 @@ class Carrier(nn.Module):
 
     def edits(self) -> list[Edit]:
         """The edits as they were given, with the tensors where they are now; the same objects until these change."""
-        tensors: dict[str, Tensor] = {key: getattr(self, name) for key, (name, _, _) in self.burden.tensors.items()}
         # Plans of what a kernel leaves out are made once for an edit, so new edits in every pass would cost far more.
-        state = tuple((tensor.data_ptr(), tensor.device, tensor._version) for tensor in tensors.values())
+        state = [
+            (tensor.data_ptr(), tensor.device, version_of(tensor))
+            for tensor in self._buffers.values()
+            if tensor is not None
+        ]
         if self._made is None or self._made[0] != state:
             saved = {
-                key: as_saved(tensors[key], dtype, shape) for key, (_, dtype, shape) in self.burden.tensors.items()
+                key: as_saved(getattr(self, name), dtype, shape)
+                for key, (name, dtype, shape) in self.burden.tensors.items()
             }
             self._made = state, decode_edits(self.burden.entries, saved)
         return self._made[1]
+
+    def attachment(self, model: nn.Module) -> Attachment:
+        """What a pass of a model (or its backbone) with the edits needs; the same object until something changes."""
+        edits = self.edits()
+        # What map_of asks of every parameter: whether there are numbers, and whether they are of half precision.
+        state = self.marker.dtype, self.marker.device, torch.is_autocast_enabled("cpu")
+        known = self._attached.get(model)
+        if known is not None:
+            (numbered, then), attachment = known[0], known[1]
+            if numbered is edits and then == state and knows_map(root_of(model), attachment.map):
+                return attachment
+        attachment = prepare(map_of(model), self.edits_for(model), (), Select())
+        self._attached[model] = (edits, state), attachment
+        return attachment
 
     def edits_for(self, model: nn.Module) -> list[Edit]:
         """The edits for the heads that are left in a model (or its backbone); the same objects until they change."""
@@ -245,7 +270,7 @@ def carrying(model: Any) -> Iterator[None]:
         yield
         return
     # A step of a generation does not run the encoder again, so nothing may insist that every site fires.
-    with attach(model, carrier.edits_for(model), strict=False):
+    with attached(carrier.attachment(model)):
         token = _carrying.set((*active, carrier))
         try:
             yield

@@ -20,7 +20,8 @@ def make_class(mixin: type, stock: Any, made: tuple[Callable[..., Any], tuple[An
     fields : of the class.
     """
     fields |= {"__module__": stock.__module__, "attrim_made": made}
-    return _type_of_made(type(stock))(stock.__name__, (mixin, stock), fields)
+    kind: Any = type(stock)
+    return _type_of_made(kind)(stock.__name__, (mixin, stock), fields)
 
 
 @functools.cache

@@ -128,7 +128,7 @@ def _planned(name: str, kept: int, note: Noted, costs: Sequence[PlanCost], rest:
     total = functools.reduce(operator.add, costs)
     partial = [cost for cost in costs if cost.kept < cost.allowed]
     whole = {head for cost in costs if cost.kept == cost.allowed for head in cost.heads}
-    by_kernel = set(range(kept)) if note.choice is None else set(note.choice.heads["sparse"])
+    by_kernel = set(note.choice.heads["sparse"])
     share = functools.reduce(operator.add, partial) if partial else None
     return SiteHeads(
         name,
@@ -140,7 +140,7 @@ def _planned(name: str, kept: int, note: Noted, costs: Sequence[PlanCost], rest:
         union_density=None if share is None else share.union_density,
         flops=total.flops,
         bytes=total.bytes,
-        seconds=None if note.choice is None else note.choice.seconds,
-        dense_seconds=None if note.choice is None else note.choice.dense,
+        seconds=note.choice.seconds,
+        dense_seconds=note.choice.dense,
         **rest,
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ Span = tuple[int, int]
 """Size and first tokens of a window."""
 GROWTH = 64
 """What is kept in full grows by this share (1 / GROWTH) at a time, so that it is seldom copied and little is empty."""
+WASTED = 1 << 18
+"""Bytes of a layer that could be dropped and are kept all the same: reading them costs less than another call does."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,22 @@ def group_heads(heads: int, groups: int, windows: dict[int, Span]) -> tuple[Head
     )
 
 
+def together_until(kinds: Sequence[HeadGroups], bytes_: int) -> float:
+    """The length up to which groups of several kinds are kept together; 0 where there is one kind.
+
+    Up to twice the length at which one of them can drop a token, unless :data:`WASTED` is reached before.
+
+    Parameters
+    ----------
+    bytes_ : of the keys and values of a token in one group, for all examples.
+    """
+    dropping = [groups for groups in kinds if groups.span is not None]
+    if len(kinds) == 1:
+        return 0
+    shortest = min(groups.kept(sys.maxsize) for groups in dropping)
+    return shortest + min(shortest, WASTED // (bytes_ * sum(len(groups.numbers) for groups in dropping)))
+
+
 class GroupPlaces:
     """Where some groups of heads are among those of a layer.
 
@@ -111,6 +130,24 @@ class GroupPlaces:
         return tensor.index_select(1, self.index)
 
 
+class StepMasks:
+    """What the last token of a text must not see, for layers with the same windows: found out once a step."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._known: dict[HeadGroups, Tensor] = {}
+
+    def find(self, groups: HeadGroups, length: int, make: Callable[[], Tensor]) -> Tensor:
+        """The mask of some groups for a text of ``length`` tokens."""
+        if length != self._length:
+            self._length = length
+            self._known.clear()
+        known = self._known.get(groups)
+        if known is None:
+            known = self._known[groups] = make()
+        return known
+
+
 class KeptTokens:
     """The keys and values of some groups: all of them, or the first tokens and a ring of the last ones.
 
@@ -124,8 +161,8 @@ class KeptTokens:
     length : tokens that were seen.
     """
 
-    def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor) -> None:
-        self.groups, self.lead, self.length = groups, lead, 0
+    def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor, masks: StepMasks) -> None:
+        self.groups, self.lead, self.length, self.masks = groups, lead, 0, masks
         self.farthest = int(lead.max())
         self.places = GroupPlaces(groups.numbers, key.shape[1], key.device)
         self.tensors = [tensor.new_zeros(len(key), len(groups.numbers), 0, tensor.shape[3]) for tensor in (key, value)]
@@ -142,23 +179,33 @@ class KeptTokens:
         """
         take = self.places.take
         asked, key, value, count = take(query), take(key), take(value), key.shape[2]
-        allowed: Tensor | None = None
+        mask: Tensor | None = None
         if self.groups.span is not None and count > 1:
             # Keys that the first of these queries sees may be those that the last of them replaces.
             positions = torch.cat([self._positions(), self._new(count).expand(len(key), -1)], dim=1)
             pairs = zip(self.filled(), (key, value), strict=True)
             keys, values = (torch.cat(pair, dim=2) for pair in pairs)
             self._keep(key, value)
-            allowed = self._allowed(positions, count)
+            mask = self._by_group(self._allowed(positions, count))
         else:
             self._keep(key, value)
             keys, values = self.filled()
-            if count > 1 or not self._sees_all():
-                allowed = self._allowed(self._positions(), count)
-        if allowed is not None:
-            shape = len(key), len(self.groups.windows), count, keys.shape[2]
-            allowed = allowed.expand(shape).reshape(*asked.shape[:3], -1)
-        return functional.scaled_dot_product_attention(asked, keys, values, attn_mask=allowed, scale=scaling)
+            if count > 1:
+                mask = self._by_group(self._allowed(self._positions(), count))
+            elif not self._sees_all():
+                mask = self.masks.find(self.groups, self.length, functools.partial(self._step_mask, asked.dtype))
+        return functional.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling)
+
+    def _by_group(self, allowed: Tensor) -> Tensor:
+        """What the heads see, ``[B|1, heads|1, Q, keys]``, as ``[B|1, own groups, N, keys]``."""
+        batch, _, count, keys = allowed.shape
+        heads, groups = len(self.groups.windows), len(self.groups.numbers)
+        return allowed.expand(-1, heads, -1, -1).reshape(batch, groups, heads // groups * count, keys)
+
+    def _step_mask(self, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores of the last token: SDPA would make this of boolean cells in every layer."""
+        allowed = self._by_group(self._allowed(self._positions(), 1))
+        return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
 
     def _keep(self, *new: Tensor) -> None:
         begin, count, span = self.length, new[0].shape[2], self.groups.span
@@ -260,19 +307,20 @@ def _widened(tensor: Tensor, slots: int) -> Tensor:
 class WindowLayer(DynamicLayer):
     """The cache of one layer.
 
-    Its groups are kept together, as transformers does, as long as none of them can drop anything: a step then needs one
+    Its groups are kept together, as transformers does, as long as none of them can drop much: a step then needs one
     call of attention in place of one for each kind of groups.
 
     Parameters
     ----------
     windows : of the heads that have one.
+    masks : of all layers of a cache.
     """
 
     is_croppable = False
 
-    def __init__(self, windows: dict[int, Span]) -> None:
+    def __init__(self, windows: dict[int, Span], masks: StepMasks) -> None:
         super().__init__()
-        self.windows = windows
+        self.windows, self.masks = windows, masks
         self.kept: list[KeptTokens] = []
         self.divided: tuple[HeadGroups, ...] = ()
         self.undivided_until = math.inf  # tokens
@@ -308,16 +356,17 @@ class WindowLayer(DynamicLayer):
         heads, groups = query.shape[1], key.shape[1]
         self.divided = group_heads(heads, groups, self.windows)
         together = HeadGroups(tuple(range(groups)), None, tuple(map(self.windows.get, range(heads))))
-        self.undivided_until = together.narrowest if len(self.divided) > 1 else 0
+        bytes_ = len(key) * (key.shape[3] + value.shape[3]) * key.element_size()
+        self.undivided_until = together_until(self.divided, bytes_)
         if key.shape[2] > self.undivided_until:
             self._divide(key, value, lead)
         else:
-            self.kept = [KeptTokens(together, key, value, lead)]
+            self.kept = [KeptTokens(together, key, value, lead, self.masks)]
 
     def _divide(self, key: Tensor, value: Tensor, lead: Tensor) -> None:
         """Keep what each of the groups needs of the keys and values ``[B, G, K, D]`` that were seen."""
         self.undivided_until = math.inf
-        self.kept = [KeptTokens(groups, key, value, lead) for groups in self.divided]
+        self.kept = [KeptTokens(groups, key, value, lead, self.masks) for groups in self.divided]
         numbers = torch.tensor([number for groups in self.divided for number in groups.numbers], device=key.device)
         self.order = None if bool((numbers.diff() > 0).all()) else numbers.argsort()
 
@@ -434,7 +483,8 @@ class WindowCache(DynamicCache):
     def __init__(self, windows: Iterable[dict[int, Span] | None]) -> None:
         super().__init__()
         self.layer_class_to_replicate = None
-        self.layers = [DynamicLayer() if own is None else WindowLayer(own) for own in windows]
+        masks = StepMasks()
+        self.layers = [DynamicLayer() if own is None else WindowLayer(own, masks) for own in windows]
 
     @property
     def nbytes(self) -> int:

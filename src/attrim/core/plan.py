@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -54,27 +55,30 @@ class Plan:
     def __init__(self, edits: Sequence[tuple[Edit, Chosen]] = (), stats: Sequence[tuple[Stat, Chosen]] = ()) -> None:
         self.edits = tuple(edits)
         self.stats = tuple(stats)
+        self._touched: dict[str, bool] = {}
 
     def __add__(self, other: Plan) -> Plan:
         return Plan(self.edits + other.edits, self.stats + other.stats)
 
     def touches(self, moment: str) -> bool:
         """Whether any edit changes, or any stat watches, the given moment (``scores``, ``weights``, ``output``)."""
-        return any(edit.overrides(f"edit_{moment}") for edit, _ in self.edits) or any(
-            stat.moment == moment for stat, _ in self.stats
-        )
+        if moment not in self._touched:
+            self._touched[moment] = any(edit.overrides(f"edit_{moment}") for edit, _ in self.edits) or any(
+                stat.moment == moment for stat, _ in self.stats
+            )
+        return self._touched[moment]
 
-    @property
+    @functools.cached_property
     def needs_weights(self) -> bool:
         """Whether the weights must be there as a tensor; otherwise a fused kernel may compute the output."""
         return self.touches("scores") or self.touches("weights") or any(e.overrides("normalise") for e, _ in self.edits)
 
-    @property
+    @functools.cached_property
     def only_drops(self) -> bool:
         """Whether cells are removed before the softmax and nothing else is done."""
         return bool(self.edits) and not self.stats and all(edit.overrides("drops") for edit, _ in self.edits)
 
-    @property
+    @functools.cached_property
     def compiles(self) -> bool:
         """Whether every edit may be done by the fused kernel."""
         return all(edit.overrides("compiles") for edit, _ in self.edits)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +14,57 @@ from torch import Tensor
 CELLS = 1 << 20
 """Cells a block may have: 4 MiB of float32 scores, which stay in the processor's cache until they are counted."""
 
-Edges = tuple[Tensor, Tensor]
-"""The first allowed key of every query and the one after the last, int64 ``[B|1, Q]`` each; equal where it has none."""
+Structure = Literal["whole", "causal"]
+"""All queries may see all keys, or every query itself and the keys before it, as torch's SDPA knows without a mask."""
+
+
+class _Ends(NamedTuple):
+    start: Tensor
+    stop: Tensor
+
+
+class Edges(_Ends):
+    """The first allowed key of every query and the one after the last, int64 ``[B|1, Q]``; equal where it has none.
+
+    What follows from them is found out once, because all layers of a pass have the same.
+    """
+
+    @functools.cached_property
+    def _known(self) -> dict[tuple[str, int], Any]:
+        return {}
+
+    @functools.cached_property
+    def ahead(self) -> bool:
+        """Whether some query may see a key after its own position, where the first query is at the first key."""
+        after_own = torch.arange(1, self.stop.shape[-1] + 1, device=self.stop.device)
+        return bool((self.stop > after_own).any())
+
+    def structure(self, keys: int) -> Structure | None:
+        """What spans of ``keys`` keys are; None where they are something else, such as padding."""
+        name = "structure", keys
+        if name not in self._known:
+            self._known[name] = self._find_structure(keys)
+        found: Structure | None = self._known[name]
+        return found
+
+    def _find_structure(self, keys: int) -> Structure | None:
+        if bool(self.start.any()):
+            return None
+        if bool((self.stop == keys).all()):
+            return "whole"
+        queries = self.stop.shape[-1]
+        # With fewer queries than keys, SDPA takes the first query to be at the first key.
+        causal = queries == keys and bool((self.stop == torch.arange(1, keys + 1, device=self.stop.device)).all())
+        return "causal" if causal else None
+
+    def of_batch(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Start and stop for every example, int64 ``[batch, Q]``, contiguous."""
+        name = "batch", batch
+        if name not in self._known:
+            with torch.inference_mode(False):
+                self._known[name] = tuple(edge.expand(batch, -1).contiguous() for edge in self)
+        found: tuple[Tensor, Tensor] = self._known[name]
+        return found
 
 
 @dataclass(frozen=True)
@@ -62,7 +112,7 @@ def find_edges(allowed: Tensor) -> Edges | None:
         found.append((start, stop))
     starts, stops = zip(*found, strict=True)
     shape = len(allowed), allowed.shape[2]
-    return torch.cat(starts, 1).expand(shape).contiguous(), torch.cat(stops, 1).expand(shape).contiguous()
+    return Edges(torch.cat(starts, 1).expand(shape).contiguous(), torch.cat(stops, 1).expand(shape).contiguous())
 
 
 def unrepeated(tensor: Tensor) -> Tensor:
@@ -71,23 +121,6 @@ def unrepeated(tensor: Tensor) -> Tensor:
         if step == 0 and tensor.shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
-
-
-Structure = Literal["whole", "causal"]
-"""All queries may see all keys, or every query itself and the keys before it, as torch's SDPA knows without a mask."""
-
-
-def structure_of(edges: Edges, keys: int) -> Structure | None:
-    """What spans of ``keys`` keys are; None where they are something else, such as padding."""
-    start, stop = edges
-    if bool(start.any()):
-        return None
-    if bool((stop == keys).all()):
-        return "whole"
-    queries = stop.shape[-1]
-    # With fewer queries than keys, SDPA takes the first query to be at the first key.
-    causal = queries == keys and bool((stop == torch.arange(1, keys + 1, device=stop.device)).all())
-    return "causal" if causal else None
 
 
 @dataclass(frozen=True)

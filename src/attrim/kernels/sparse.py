@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,8 @@ from .rules import KeptSpans
 
 SIDE = 16
 """Queries of a block, as in compiled.c."""
+_Counters = ctypes.c_int64 * 2
+"""The next piece of work that a thread takes, and whether there was no memory."""
 _Blocks = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
 """Of the blocks of one pattern the number of columns, the columns and their bits."""
 _Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
@@ -186,6 +189,12 @@ class SparsePlan:
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
 
     @functools.cached_property
+    def addresses(self) -> dict[str, int]:
+        """Where the arrays are, by the names of the compiled function."""
+        names = ("block_begin", "column_begin", "column_end", "rows", "shift", "columns", "kept")
+        return {"plan_of": self.pattern_of.ctypes.data, **{name: getattr(self, name).ctypes.data for name in names}}
+
+    @functools.cached_property
     def most_columns(self) -> int:
         """The columns of the largest block."""
         return int((self.column_end - self.column_begin).max(initial=0))
@@ -350,40 +359,50 @@ def attend_sparse(
     -------
     output : ``[B, Q, H, D]``, contiguous; 0 for a query that sees none of the keys that it keeps.
     """
-    batch, heads, queries = query.shape[:3]
-    keys, value_size = value.shape[-2:]
-    if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
-        raise ShapeError(
-            f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
-            f"not for {heads}, {queries} and {keys}."
+    return SparseCall(query, key, value, scaling, plan, start, stop)(query, key, value)
+
+
+class SparseCall:
+    """Sparse attention over tensors of one shape, called as often as wanted; see :func:`attend_sparse`."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, start: Tensor, stop: Tensor
+    ) -> None:
+        batch, heads, queries = query.shape[:3]
+        keys, value_size = value.shape[-2:]
+        if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
+            raise ShapeError(
+                f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
+                f"not for {heads}, {queries} and {keys}."
+            )
+        self.shape = batch, queries, heads, value_size
+        self.kept_alive = plan, start.contiguous(), stop.contiguous()
+        # All but the addresses of the tensors is the same in every call, and to fill it in takes longer than to attend
+        # to a short text.
+        self.parameters = team.SparseParameters(
+            path=team.path(),
+            parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
+            bfloat16=query.dtype == torch.bfloat16,
+            **team.tensor_fields(query, key, value),
+            scaling=scaling,
+            start=self.kept_alive[1].data_ptr(),
+            stop=self.kept_alive[2].data_ptr(),
+            most_columns=plan.most_columns,
+            **plan.addresses,
         )
-    output = query.new_empty(batch, queries, heads, value_size)
-    following, failed = torch.zeros(2, dtype=torch.int64)
-    start, stop = start.contiguous(), stop.contiguous()
-    parameters = team.SparseParameters(
-        next=following.data_ptr(),
-        path=team.path(),
-        parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
-        bfloat16=query.dtype == torch.bfloat16,
-        **team.tensor_fields(query, key, value, output),
-        scaling=scaling,
-        start=start.data_ptr(),
-        stop=stop.data_ptr(),
-        plan_of=plan.pattern_of.ctypes.data,
-        block_begin=plan.block_begin.ctypes.data,
-        column_begin=plan.column_begin.ctypes.data,
-        column_end=plan.column_end.ctypes.data,
-        rows=plan.rows.ctypes.data,
-        shift=plan.shift.ctypes.data,
-        columns=plan.columns.ctypes.data,
-        kept=plan.kept.ctypes.data,
-        most_columns=plan.most_columns,
-        failed=failed.data_ptr(),
-    )
-    team.run("attend_sparse", parameters)
-    if failed.item():
-        raise MemoryError("There is no memory for sparse attention.")
-    return output
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend; the tensors must have the shapes, strides, dtype and device of those that this was made with."""
+        output = query.new_empty(self.shape)
+        parameters = team.SparseParameters.from_buffer_copy(self.parameters)  # other threads may attend, too
+        counters = _Counters()
+        parameters.next, parameters.failed = ctypes.addressof(counters), ctypes.addressof(counters) + 8
+        parameters.query, parameters.key, parameters.value = query.data_ptr(), key.data_ptr(), value.data_ptr()
+        parameters.output = output.data_ptr()
+        team.run("attend_sparse", parameters)
+        if counters[1]:
+            raise MemoryError("There is no memory for sparse attention.")
+        return output
 
 
 def _parts(pieces: int, blocks: int) -> int:

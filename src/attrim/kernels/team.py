@@ -301,7 +301,7 @@ def path() -> int:
     return possible.index(wanted)
 
 
-def tensor_fields(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> dict[str, Any]:
+def tensor_fields(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Any]:
     """What the structures of attention say about its tensors: addresses, sizes and steps.
 
     Parameters
@@ -312,7 +312,7 @@ def tensor_fields(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> 
     keys, value_size = value.shape[-2:]
     tensors = {"query": query, "key": key, "value": value}
     return {
-        **{name: tensor.data_ptr() for name, tensor in {**tensors, "output": output}.items()},
+        **{name: tensor.data_ptr() for name, tensor in tensors.items()},
         **{f"{name}_steps": Steps(*tensor.stride()) for name, tensor in tensors.items()},
         "examples": batch,
         "heads": heads,
@@ -332,13 +332,19 @@ def run(
 
     Inside of a parallel region of torch it is called once, by the thread that is there.
     """
+    parallel_for, function = _torch_library().torch_parallel_for, _function(name)
+    if parallel_for(0, torch.get_num_threads(), 1, function, ctypes.addressof(parameters)):
+        reason = _torch_library().torch_exception_get_what_without_backtrace().decode(errors="replace")
+        raise RuntimeError(f"torch could not run the compiled function {name!r} on its threads: {reason}")
+
+
+@functools.cache
+def _function(name: str) -> int:
+    """The address of a compiled function."""
     from . import _compiled
 
-    torch_library = _torch_library()
-    threads = torch.get_num_threads()
-    if torch_library.torch_parallel_for(0, threads, 1, getattr(_compiled, name), ctypes.addressof(parameters)):
-        reason = torch_library.torch_exception_get_what_without_backtrace().decode(errors="replace")
-        raise RuntimeError(f"torch could not run the compiled function {name!r} on its threads: {reason}")
+    address: int = getattr(_compiled, name)
+    return address
 
 
 @functools.cache

@@ -8,7 +8,8 @@ would by SDPA with a mask for all heads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from .blocks import Edges, Structure, structure_of
+from .blocks import Edges, Structure
 from .rates import Rates, additive, rates
-from .sparse import SIDE, SparsePlan, attend_sparse
+from .sparse import SIDE, SparseCall, SparsePlan, attend_sparse
 
 Way = Literal["sparse", "dense", "masked"]
 """The kernel; SDPA for heads that keep everything; SDPA with a mask."""
@@ -42,7 +43,7 @@ class HeadPattern:
     ----------
     heads : their places on the head axis.
     computed : cells that the kernel computes for one of them and one example.
-    whole : whether they keep everything.
+    whole : whether they keep everything of a text of the length that was asked for.
     """
 
     heads: tuple[int, ...]
@@ -57,15 +58,15 @@ class Choice:
     Attributes
     ----------
     heads : the places of the heads that go each way.
-    seconds : expected for all heads.
-    dense : expected for all heads by SDPA without any mask of their own, as in a model without edits.
-    masked : expected for all heads by SDPA with a mask.
+    seconds : expected for all heads; None where there was nothing to choose, so that nothing was measured.
+    dense : expected for all heads by SDPA without any mask of their own, as in a model without edits; None as above.
+    masked : expected for all heads by SDPA with a mask; None as above.
     """
 
     heads: Mapping[Way, tuple[int, ...]]
-    seconds: float
-    dense: float
-    masked: float
+    seconds: float | None = None
+    dense: float | None = None
+    masked: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Noted:
     site: Hashable
     plan: SparsePlan
     patterns: tuple[HeadPattern, ...]
-    choice: Choice | None
+    choice: Choice
     size: int
     value_size: int
     batch: int
@@ -83,8 +84,8 @@ class Noted:
     @property
     def sparse_flops(self) -> int:
         """Multiplications and additions of the heads that go to the kernel, which torch's counter does not see."""
-        heads = None if self.choice is None else set(self.choice.heads["sparse"])
-        cells = sum(own.computed * len(own.heads if heads is None else heads & set(own.heads)) for own in self.patterns)
+        heads = set(self.choice.heads["sparse"])
+        cells = sum(own.computed * len(heads & set(own.heads)) for own in self.patterns)
         return 2 * self.batch * cells * (self.size + self.value_size)
 
 
@@ -102,6 +103,11 @@ def noting() -> Iterator[list[Noted]]:
         _noting.reset(token)
 
 
+def are_noted() -> bool:
+    """Whether :func:`noting` is active."""
+    return _noting.get() is not None
+
+
 def attend(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, edges: Edges, site: Hashable
 ) -> Tensor:
@@ -115,17 +121,14 @@ def attend(
     """
     batch, heads, queries, size = query.shape
     keys, value_size = value.shape[-2:]
-    structure = structure_of(edges, keys)
-    choice, notes = None, _noting.get()
-    many = queries > SIDE and batch * heads * queries * keys >= SMALL
-    if many:
-        choice = _chosen(plan, batch, queries, keys, structure, rates(query.dtype, size, max(queries, keys)))
+    structure = edges.structure(keys)
+    choice, notes = _chosen(plan, batch, queries, keys, structure, query.dtype, size), _noting.get()
     if notes is not None:
         patterns = patterns_of(plan, queries, keys, causal=structure == "causal")
         notes.append(Noted(site, plan, patterns, choice, size, value_size, batch))
-    start, stop = (edge.expand(batch, -1) for edge in edges)
-    if choice is None or len(choice.heads["sparse"]) == heads:
-        return attend_sparse(query, key, value, scaling, plan, start, stop)
+    together = one_way(query, key, value, scaling, plan, edges)
+    if together is not None:
+        return together(query, key, value)
     output = query.new_empty(batch, queries, heads, value_size)
     for way, own in choice.heads.items():
         if not own:
@@ -133,11 +136,33 @@ def attend(
         parts = _of_heads(query, key, value, own)
         if way == "sparse":
             part = dataclasses.replace(plan, pattern_of=plan.pattern_of[list(own)])
-            output[:, :, list(own)] = attend_sparse(*parts, scaling, part, start, stop)
+            output[:, :, list(own)] = attend_sparse(*parts, scaling, part, *edges.of_batch(batch))
         else:
-            found = _by_sdpa(parts, scaling, plan, own if way == "masked" else (), edges, structure)
-            output[:, :, list(own)] = found.transpose(1, 2)
+            masked = own if way == "masked" else ()
+            output[:, :, list(own)] = _by_sdpa(*parts, scaling, plan, masked, edges, structure)(*parts)
     return output
+
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries, keys and values to outputs ``[B, Q, H, D]``."""
+
+
+def one_way(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, edges: Edges
+) -> Attention | None:
+    """What computes such a call, and others with tensors of the same shapes; None where heads go several ways.
+
+    The arguments are those of :func:`attend`.
+    """
+    batch, heads, queries, size = query.shape
+    keys = value.shape[-2]
+    structure = edges.structure(keys)
+    chosen = _chosen(plan, batch, queries, keys, structure, query.dtype, size).heads
+    if len(chosen["sparse"]) == heads:
+        return SparseCall(query, key, value, scaling, plan, *edges.of_batch(batch))
+    if heads in (len(chosen["dense"]), len(chosen["masked"])):
+        return _by_sdpa(query, key, value, scaling, plan, chosen["masked"], edges, structure)
+    return None
 
 
 def choose(
@@ -194,15 +219,17 @@ def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tupl
     rows = np.where(plan.rows < queries, plan.rows, -1)
     last = rows.max(1, initial=-1)
     after = np.where(last < 0, 0, np.minimum(keys, last + 1) if causal else keys).astype(np.int32)
+    # The bits of the queries of each block that the text has.
+    there = ((rows >= 0) << np.arange(SIDE)).sum(1).astype(np.uint16)
     found = []
-    every = plan.queries * plan.keys
-    if plan.causal:
-        every = int(np.minimum(np.arange(1, plan.queries + 1), plan.keys).sum())
+    every = int(np.minimum(np.arange(1, queries + 1), keys).sum()) if plan.causal else queries * keys
     # One pattern at a time, because those of long texts have millions of columns.
     for number in range(len(plan.block_begin) - 1):
         first, end = plan.block_begin[number], plan.block_begin[number + 1]
         counts, keys_of_blocks, bits = plan.blocks(number)
         columns = np.count_nonzero(np.repeat(after[first:end], counts) > keys_of_blocks)
+        if queries < plan.queries or keys < plan.keys:
+            bits = np.where(keys_of_blocks < keys, bits & np.repeat(there[first:end], counts), 0)
         kept = np.bitwise_count(bits).sum(dtype=np.int64)
         heads = tuple(np.flatnonzero(plan.pattern_of == number).tolist())
         if heads:
@@ -211,17 +238,40 @@ def patterns_of(plan: SparsePlan, queries: int, keys: int, causal: bool) -> tupl
 
 
 # What was chosen for a plan, and the masks that were made of it, go when the plan goes.
+MOST_CHOICES = 1024
+"""Shapes of texts whose ways are kept for a plan."""
 _choices: WeakKeyDictionary[SparsePlan, dict[tuple[object, ...], Choice]] = WeakKeyDictionary()
-_masks: WeakKeyDictionary[SparsePlan, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
+_masks: WeakKeyDictionary[SparsePlan, dict[tuple[object, ...], tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
 
 
-def _chosen(plan: SparsePlan, batch: int, queries: int, keys: int, structure: Structure | None, costs: Rates) -> Choice:
-    known = _choices.setdefault(plan, {})
-    name = batch, queries, keys, structure, costs
-    if name not in known:
+def _chosen(
+    plan: SparsePlan, batch: int, queries: int, keys: int, structure: Structure | None, dtype: torch.dtype, size: int
+) -> Choice:
+    """The ways of a call, found out once for each shape."""
+    known = _choices.get(plan)
+    if known is None:
+        known = _choices[plan] = {}
+    name = batch, queries, keys, structure, dtype, size, torch.get_num_threads()
+    found = known.get(name)
+    if found is None:
+        if len(known) >= MOST_CHOICES:
+            known.clear()
         patterns = patterns_of(plan, queries, keys, causal=structure == "causal")
-        known[name] = choose(patterns, batch, queries, keys, structure, costs)
-    return known[name]
+        heads = len(plan.pattern_of)
+        if structure is not None and all(own.whole for own in patterns):
+            found = _all_heads("dense", heads)  # exactly what the model does without edits
+        elif batch * heads * queries * keys < SMALL:
+            found = _all_heads("sparse", heads)
+        else:
+            costs = rates(dtype, size, max(queries, keys))
+            found = choose(patterns, batch, queries, keys, structure, costs)
+        known[name] = found
+    return found
+
+
+def _all_heads(way: Way, heads: int) -> Choice:
+    """One way for all heads, whatever the seconds."""
+    return Choice({each: tuple(range(heads)) if each == way else () for each in WAYS})
 
 
 def _of_heads(query: Tensor, key: Tensor, value: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -236,27 +286,43 @@ def _of_heads(query: Tensor, key: Tensor, value: Tensor, heads: tuple[int, ...])
 
 
 def _by_sdpa(
-    tensors: tuple[Tensor, Tensor, Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     scaling: float,
     plan: SparsePlan,
     heads: tuple[int, ...],
     edges: Edges,
     structure: Structure | None,
-) -> Tensor:
-    """Attention ``[B, h, Q, D]`` by SDPA; ``heads`` are those of the plan whose cells are masked, none for no cells."""
-    query, key, value = tensors
+) -> Attention:
+    """Attention by SDPA; ``heads`` are those of the plan whose cells are masked, none for no cells."""
     queries, keys = query.shape[-2], key.shape[-2]
-    grouped = query.shape[1] != key.shape[1]
-    if not heads and structure is not None:
-        return functional.scaled_dot_product_attention(
-            query, key, value, is_causal=structure == "causal", scale=scaling, enable_gqa=grouped
-        )
-    mask = _mask(plan, heads, queries, keys, edges, structure, query.dtype)
-    found = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped
+    mask, empty = None, None
+    if heads or structure is None:
+        mask, empty = _mask(plan, heads, queries, keys, edges, structure, query.dtype)
+    # As transformers does, which takes a single query to be the last one.
+    causal = mask is None and structure == "causal" and queries > 1
+    return functools.partial(
+        _attend_by_sdpa, mask=mask, empty=empty, causal=causal, scaling=scaling, grouped=query.shape[1] != key.shape[1]
     )
-    # A row with nothing left gives zeros, never NaN.
-    return found.masked_fill_(torch.isneginf(mask).all(-1, keepdim=True), 0.0)
+
+
+def _attend_by_sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    empty: Tensor | None,
+    causal: bool,
+    scaling: float,
+    grouped: bool,
+) -> Tensor:
+    found = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=grouped
+    )
+    if empty is not None:
+        found = found.masked_fill_(empty, 0.0)  # a row with nothing left gives zeros, never NaN
+    return found.transpose(1, 2)
 
 
 def _mask(
@@ -267,8 +333,11 @@ def _mask(
     edges: Edges,
     structure: Structure | None,
     dtype: torch.dtype,
-) -> Tensor:
-    """The mask ``[B|1, h|1, Q, K]`` of what heads keep and queries may see; kept where all examples are alike."""
+) -> tuple[Tensor, Tensor | None]:
+    """The mask ``[B|1, h|1, Q, K]`` of what heads keep and queries may see; kept where all examples are alike.
+
+    And the rows with nothing left, bool ``[B|1, h|1, Q, 1]``, if there are any.
+    """
     known = _masks.setdefault(plan, {})
     name = heads, queries, keys, structure, dtype
     if structure is not None and name in known:
@@ -281,11 +350,12 @@ def _mask(
         cells = np.stack([patterns[number][:queries, :keys] for number in plan.pattern_of[list(heads)].tolist()])
         allowed = allowed & torch.from_numpy(cells)
     with torch.inference_mode(False):  # it may serve a later pass that is not one of inference
-        mask = additive(allowed, dtype)
+        mask, empty = additive(allowed, dtype), ~allowed.any(-1, keepdim=True)
+    found = mask, empty if bool(empty.any()) else None
     if structure is not None:
         known.clear()  # one for each plan: a mask is larger than its plan
-        known[name] = mask
-    return mask
+        known[name] = found
+    return found
 
 
 def kept_cells(plan: SparsePlan, pattern: int) -> NDArray[np.bool_]:

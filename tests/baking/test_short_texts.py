@@ -1,0 +1,246 @@
+"""A baked model does no more in a pass over a short text than the stock model does."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+
+import attrim
+from attrim.attention import dropping
+from attrim.baking.carrying import Carrier, carrying
+from attrim.core.site import Select
+from attrim.edits import Edit, Mask, Window
+from attrim.edits.saving import CARRIER
+from attrim.errors import SiteError
+from attrim.kernels import team, ways
+from baked_models import noise
+
+pytestmark = pytest.mark.skipif(
+    not team.available() or team.PATHS[team.path()] == "torch", reason="the compiled passes are not used here"
+)
+SIZES: dict[str, Any] = {"vocab_size": 60, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 32}
+
+
+def model_of(kind: str) -> Any:
+    torch.manual_seed(0)
+    config: Any = BertConfig if kind == "bert" else LlamaConfig
+    made: Any = BertModel if kind == "bert" else LlamaModel
+    model = made(config(**SIZES, num_hidden_layers=3, num_key_value_heads=2)).eval()
+    model.set_attn_implementation("sdpa")
+    return model
+
+
+def text(length: int, batch: int = 2) -> dict[str, Tensor]:
+    tokens = torch.randint(5, 60, (batch, length), generator=torch.Generator().manual_seed(length))
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+class Calls(TorchDispatchMode):
+    """Notes what torch is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def calls_of(model: Any, inputs: dict[str, Tensor]) -> list[str]:
+    """What torch is asked to do in the second pass."""
+    with torch.inference_mode():
+        model(**inputs, use_cache=False)
+        with Calls() as calls:
+            model(**inputs, use_cache=False)
+    return calls.names
+
+
+@pytest.mark.parametrize("length", [1, 2, 16, 32])
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_what_keeps_everything_of_a_text_runs_as_the_stock_model(
+    kind: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock, inputs = model_of(kind), text(length)
+    baked = attrim.bake(stock, Window(33, 2))
+    asked: list[tuple[Tensor | None, bool]] = []
+    plain = functional.scaled_dot_product_attention
+
+    def attend(*tensors: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, **rest: Any) -> Tensor:
+        asked.append((attn_mask, is_causal))
+        return plain(*tensors, attn_mask=attn_mask, is_causal=is_causal, **rest)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
+    with torch.inference_mode():
+        expected = stock(**inputs).last_hidden_state
+        by_stock = asked.copy()
+        asked.clear()
+        found = baked(**inputs).last_hidden_state
+    assert torch.equal(found, expected)
+    assert asked == by_stock == [(None, kind == "llama" and length > 1)] * 3
+
+
+@pytest.mark.parametrize("edit", [Window(3, 1), Mask(noise(4, 40, 40) < 0.5)], ids=["window", "mask"])
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("length", [9, 16, 40])
+def test_no_more_calls_than_the_stock_model(kind: str, edit: Edit, length: int) -> None:
+    stock, inputs = model_of(kind), text(length)
+    baked = attrim.bake(stock, edit)
+    expected, found = calls_of(stock, inputs), calls_of(baked, inputs)
+    assert sum("scaled_dot_product" in name for name in expected) == 3
+    # In place of SDPA, the kernel asks for room for the output.
+    assert len(found) <= len(expected) + 3
+
+
+def test_plans_of_short_texts_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bool] = []
+    plan = dropping.make_plan
+    monkeypatch.setattr(dropping, "make_plan", lambda *args, **options: made.append(True) or plan(*args, **options))  # type: ignore[func-returns-value]
+    baked = attrim.bake(model_of("bert"), Window(3))
+    made.clear()
+    with torch.inference_mode():
+        for length in (7, 16, 20, 100, 16):
+            baked(**text(length))
+    assert len(made) <= 3, "one for each layer serves all of these texts"
+
+
+@pytest.mark.parametrize("length", [5, 16, 17, 60])
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("edit", [Window(3, 1), Window(20), Mask(noise(4, 40, 40) < 0.5)], ids=["3", "20", "mask"])
+def test_short_texts_with_padding_equal_the_reference(kind: str, edit: Edit, length: int) -> None:
+    stock = model_of(kind)
+    baked = attrim.bake(stock, edit)
+    for padded in (0, 1, length // 2):
+        inputs = text(length)
+        inputs["attention_mask"][1, length - padded :] = 0
+        real = inputs["attention_mask"].bool()
+        with attrim.edit(stock, edit), torch.enable_grad():  # with gradients the reference runs
+            expected = stock(**inputs).last_hidden_state
+        with torch.inference_mode():
+            for _ in range(2):  # the second time with what was kept of the first
+                found = baked(**inputs).last_hidden_state
+                torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_pass_needs_is_kept_until_something_changes() -> None:
+    stock = model_of("bert")
+    baked, inputs = attrim.bake(stock, Mask(noise(4, 20, 20) < 0.5)), text(12)
+    carrier: Carrier = getattr(baked, CARRIER)
+    first = carrier.attachment(baked)
+    assert carrier.attachment(baked) is first
+    with torch.inference_mode():
+        before = baked(**inputs).last_hidden_state
+    # Another mask is loaded into the buffers.
+    other = attrim.bake(stock, Mask(noise(4, 20, 20) > 0.5))
+    baked.load_state_dict(other.state_dict())
+    second = carrier.attachment(baked)
+    assert second is not first
+    with torch.inference_mode():
+        found, expected = (model(**inputs).last_hidden_state for model in (baked, other))
+    assert torch.equal(found, expected)
+    assert not torch.allclose(found, before)
+    # A module is replaced.
+    attention = baked.encoder.layer[0].attention
+    attention.self = copy.deepcopy(attention.self)
+    third = carrier.attachment(baked)
+    assert third is not second
+    with torch.inference_mode():
+        assert torch.equal(baked(**inputs).last_hidden_state, expected)
+    # Another number type.
+    baked.to(torch.bfloat16)
+    assert carrier.attachment(baked) is not third
+    with torch.inference_mode():
+        torch.testing.assert_close(baked(**inputs).last_hidden_state.float(), expected, rtol=0.1, atol=0.1)
+
+
+def test_a_model_that_ran_is_freed_when_it_is_no_longer_used() -> None:
+    baked = attrim.bake(model_of("bert"), Window(3))
+    with torch.inference_mode():
+        baked(**text(12))
+    gone = weakref.ref(baked.encoder)
+    del baked
+    assert gone() is None, "without waiting for the garbage collector"
+
+
+def test_copies_and_threads_do_not_share_passes() -> None:
+    baked, texts = (
+        attrim.bake(model_of("bert"), Mask(noise(4, 40, 40) < 0.5)),
+        [text(length) for length in range(8, 24)],
+    )
+    with torch.inference_mode():
+        expected = [baked(**inputs).last_hidden_state for inputs in texts]
+        copied = copy.deepcopy(baked)
+        assert getattr(copied, CARRIER).attachment(copied).map.root is copied
+    wrong: list[int] = []
+
+    def run(model: nn.Module) -> None:
+        with torch.inference_mode():
+            for _ in range(5):
+                for number, inputs in enumerate(texts):
+                    if not torch.allclose(model(**inputs).last_hidden_state, expected[number], atol=1e-6):
+                        wrong.append(number)
+
+    threads = [threading.Thread(target=run, args=(model,)) for model in (baked, copied, baked, baked)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_some_dense_heads_and_layers() -> None:
+    """Layers without an edit, and heads without one, run beside the others."""
+    stock, inputs = model_of("llama"), text(30)
+    edit = Window(4, select=Select(heads=[(0, 1), (2, 0), (2, 1), (2, 2), (2, 3)]))
+    baked = attrim.bake(stock, edit)
+    with attrim.edit(stock, edit), torch.enable_grad():
+        expected = stock(**inputs).last_hidden_state
+    with torch.inference_mode(), carrying(baked), ways.noting() as noted:
+        for _ in range(2):
+            torch.testing.assert_close(baked(**inputs).last_hidden_state, expected, rtol=1e-4, atol=1e-5)
+    assert len(noted) == 4
+
+
+def test_attention_that_is_put_into_a_baked_model_is_not_left_out() -> None:
+    """Layers in the place where they were are found at once; anything else says so when it attends."""
+    baked, inputs = attrim.bake(model_of("bert"), Window(3)), text(12)
+    with torch.inference_mode():
+        before = baked(**inputs).last_hidden_state
+        baked.encoder.layer.append(copy.deepcopy(baked.encoder.layer[0]))
+        with carrying(baked), ways.noting() as noted:
+            assert not torch.allclose(baked(**inputs).last_hidden_state, before)
+        assert len(noted) == 4
+
+    class Twice(nn.Module):
+        """Attends once more in the place of another module."""
+
+        def __init__(self, output: nn.Module, layer: nn.Module) -> None:
+            super().__init__()
+            self.output, self.again = output, layer
+
+        def forward(self, *tensors: Tensor) -> Tensor:
+            found: Any = self.again(self.output(*tensors), attention_mask=None)
+            return found[0] if isinstance(found, tuple) else found
+
+    layer = baked.encoder.layer[1]
+    layer.output = Twice(layer.output, copy.deepcopy(baked.encoder.layer[0]))
+    with torch.inference_mode(), carrying(baked), ways.noting() as noted:
+        baked(**inputs)
+    assert len(noted) == 5
+    dense = layer.output.output.dense = Twice(layer.output.output.dense, copy.deepcopy(baked.encoder.layer[0]))
+    dense.again.attention.self.config = baked.config
+    with torch.inference_mode():
+        with pytest.raises(SiteError, match="run the model again"):
+            baked(**inputs)
+        with carrying(baked), ways.noting() as noted:
+            baked(**inputs)
+    assert len(noted) == 6
