@@ -20,7 +20,7 @@ def make_class(mixin: type, stock: Any, made: tuple[Callable[..., Any], tuple[An
     fields : of the class.
     """
     fields |= {"__module__": stock.__module__, "attrim_made": made}
-    return _type_of_made(type(stock))(stock.__name__, (mixin, stock), fields)
+    return _type_of_made(type(stock))(stock.__name__, (mixin, stock), fields)  # type: ignore[arg-type]
 
 
 @functools.cache
