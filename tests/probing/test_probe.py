@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig
 
 from attrim.errors import ArtefactError, DataError, ParameterError, ShapeError
-from attrim.probing.backbone import Packed, pack, slots_of, unpack
+from attrim.probing.backbone import PackedStates, pack, slots_of, unpack
 from attrim.probing.probe import MaskedProbe, SequenceProbe, TokenProbe, dropout_of, load_probe, make_probe, save_probe
 from attrim.tasks import load_task
 from probed_models import LENGTH, backbone, scores, sentences, tags
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ShapeError, match="2 hidden states of width 2, not 3 of width 2"):
         probe((EMBEDDED, LAYER, LAYER), MASK)
     with pytest.raises(ShapeError, match="slot 4 but the probe has 4 slots"):
-        probe(Packed(torch.zeros(1, 2, 2), torch.tensor([4]), torch.tensor([0, 1])))
+        probe(PackedStates(torch.zeros(1, 2, 2), torch.tensor([4]), torch.tensor([0, 1])))
     with pytest.raises(ParameterError, match="mask"):
         probe((EMBEDDED, LAYER))
     with pytest.raises(ParameterError, match="needs layers"):

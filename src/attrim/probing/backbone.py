@@ -23,7 +23,7 @@ _BY_TOKEN = ("input_ids", "token_type_ids")
 _TOLERANCE = 2e-5
 
 
-class Packed(NamedTuple):
+class PackedStates(NamedTuple):
     """The tokens of some texts, one text after the other.
 
     Attributes
@@ -43,7 +43,7 @@ class Packed(NamedTuple):
         return texts.repeat_interleave(self.starts.diff(), output_size=len(self.slots))
 
 
-def pack(hidden_states: HiddenStates, mask: Tensor, slots: Tensor | None = None) -> Packed:
+def pack(hidden_states: HiddenStates, mask: Tensor, slots: Tensor | None = None) -> PackedStates:
     """Keep the real tokens of hidden states.
 
     Parameters
@@ -60,7 +60,7 @@ def pack(hidden_states: HiddenStates, mask: Tensor, slots: Tensor | None = None)
         )
     states = torch.stack([layer[mask] for layer in layers], dim=1)
     starts = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
-    return Packed(states, slots_of(mask) if slots is None else slots, starts)
+    return PackedStates(states, slots_of(mask) if slots is None else slots, starts)
 
 
 def slots_of(mask: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Backbone:
         self._ways: dict[bool, bool | None] = {}
         self._positions = (True, False) if "position_ids" in known else (False,)
 
-    def __call__(self, inputs: dict[str, Tensor]) -> tuple[Packed, Tensor]:
+    def __call__(self, inputs: dict[str, Tensor]) -> tuple[PackedStates, Tensor]:
         """Packed hidden states of one batch, and its bool mask ``[B, N]`` of real tokens."""
         mask = inputs.get("attention_mask")
         mask = torch.ones_like(inputs["input_ids"], dtype=torch.bool) if mask is None else mask.bool()
@@ -191,7 +191,7 @@ class Backbone:
                     return positions
         return None
 
-    def _packed(self, small: Compacted, mask: Tensor, positions: bool) -> Packed:
+    def _packed(self, small: Compacted, mask: Tensor, positions: bool) -> PackedStates:
         extra = {"position_ids": small.slots} if positions else {}
         token = token_slots.set(small.slots)
         try:

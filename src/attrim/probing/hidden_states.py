@@ -31,7 +31,7 @@ from ..tasks.base import Task
 from ..tasks.batching import Batch
 from ..tasks.encoding import IGNORED
 from ..training.data import Epochs
-from .backbone import Backbone, Packed
+from .backbone import Backbone, PackedStates
 
 Rows = NDArray[np.int64]
 STORE = Artefact("features", source="a folder of extract", remedy="remove the folder to compute them again")
@@ -85,7 +85,7 @@ class CachedStates:
         """Bytes of the hidden states, in memory or in a file."""
         return sum(part.nbytes for part in self.parts)
 
-    def packed(self, rows: Rows) -> Packed:
+    def packed(self, rows: Rows) -> PackedStates:
         """The tokens of some examples."""
         numbers, begins, counts = (column[rows] for column in self._place)  # type: ignore[attr-defined]
         states = torch.cat(
@@ -95,7 +95,7 @@ class CachedStates:
             ]
         )
         starts = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
-        return Packed(states.float(), self._tokens(self.slots, rows), starts)
+        return PackedStates(states.float(), self._tokens(self.slots, rows), starts)
 
     def batch(self, rows: Rows) -> Batch:
         """What the task knows about some examples; token targets ``[B, n, ...]`` stand in the order of the tokens."""

@@ -14,7 +14,7 @@ from ..errors import ArtefactError, DataError, ParameterError, ShapeError
 from ..runs.artefact import UNFIT, Artefact
 from ..tasks.base import Task
 from ..training.loop import own_randomness, seed_everything
-from .backbone import HiddenStates, Packed, pack, unpack
+from .backbone import HiddenStates, PackedStates, pack, unpack
 
 STANDARD_DEVIATION = 0.02
 # The probes of these have no dropout before the classifier, a plain linear layer in place of RoBERTa's larger head.
@@ -43,7 +43,7 @@ class Probe(nn.Module):
             raise ParameterError(f"A probe needs layers, a width and labels, not {layers}, {hidden} and {labels}.")
         self.layers, self.hidden, self.labels = layers, hidden, labels
 
-    def forward(self, hidden_states: HiddenStates | Packed, mask: Tensor | None = None) -> Tensor:
+    def forward(self, hidden_states: HiddenStates | PackedStates, mask: Tensor | None = None) -> Tensor:
         """Logits from hidden states.
 
         Parameters
@@ -56,14 +56,14 @@ class Probe(nn.Module):
         ``[B, labels]`` for a probe of texts. For a probe of tokens ``[B, N, labels]``, zeros at padding, or
         ``[T, labels]`` when the hidden states are packed.
         """
-        if isinstance(hidden_states, Packed):
+        if isinstance(hidden_states, PackedStates):
             return self.read(hidden_states)
         if mask is None:
             raise ParameterError("A probe needs the mask of real tokens beside the hidden states; give mask [B, N].")
         logits = self.read(pack(hidden_states, mask))
         return unpack(logits, mask) if self.by_token else logits
 
-    def read(self, packed: Packed) -> Tensor:
+    def read(self, packed: PackedStates) -> Tensor:
         """Logits ``[B, labels]`` of the texts, or ``[T, labels]`` of the tokens."""
         raise NotImplementedError
 
@@ -79,7 +79,7 @@ class Probe(nn.Module):
             return nn.functional.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
         return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
-    def checked(self, packed: Packed) -> Tensor:
+    def checked(self, packed: PackedStates) -> Tensor:
         """The states ``[T, L+1, D]`` of packed tokens; an error when they are of another model."""
         states = packed.states
         if states.shape[1:] != (self.layers + 1, self.hidden):
@@ -122,12 +122,12 @@ class SequenceProbe(Probe):
         self.dropout = nn.Dropout(dropout)
         self.classifier = linear(hidden, labels)
 
-    def read(self, packed: Packed) -> Tensor:
+    def read(self, packed: PackedStates) -> Tensor:
         """Logits ``[B, labels]``."""
         pooled = torch.tanh(self.pooler(self.sums(packed).flatten(1)))
         return self.classifier(self.dropout(pooled))
 
-    def sums(self, packed: Packed) -> Tensor:
+    def sums(self, packed: PackedStates) -> Tensor:
         """The weighted sums ``[B, L+1, D]`` over the tokens of each text."""
         states = self.checked(packed)
         if len(packed.slots) and int(packed.slots.max()) >= self.length:
@@ -158,7 +158,7 @@ class TokenProbe(Probe):
         self.pooler = linear((layers + 1) * hidden, hidden)
         self.classifier = linear(hidden, labels)
 
-    def read(self, packed: Packed) -> Tensor:
+    def read(self, packed: PackedStates) -> Tensor:
         """Logits ``[T, labels]``."""
         return self.classifier(torch.tanh(self.pooler(self.checked(packed).flatten(1))))
 
@@ -184,7 +184,7 @@ class MaskedProbe(Probe):
         self.embeddings = embeddings
         self.bias = nn.Parameter(torch.zeros(len(embeddings)))
 
-    def read(self, packed: Packed) -> Tensor:
+    def read(self, packed: PackedStates) -> Tensor:
         """Logits ``[T, labels]``."""
         inner = ACT2FN[self.activation](self.pooler(self.checked(packed).flatten(1)))
         return nn.functional.linear(inner, self.embeddings, self.bias)

@@ -24,7 +24,7 @@ from ..training.callbacks import Callback
 from ..training.data import Inputs, Step
 from ..training.loop import Loop
 from ..training.recipe import ProbeRecipe
-from .backbone import Packed, unpack
+from .backbone import PackedStates, unpack
 from .hidden_states import CachedStates
 from .probe import Probe
 
@@ -101,7 +101,7 @@ class Answering(nn.Module):
 
     def forward(self, states: Tensor, slots: Tensor, starts: Tensor, **targets: Any) -> SequenceClassifierOutput:
         """Logits ``[B, labels]``, or ``[B, n, labels]`` with the tokens of each text in their order."""
-        logits = self.probe(Packed(states, slots, starts))
+        logits = self.probe(PackedStates(states, slots, starts))
         if self.probe.by_token:
             counts = starts.diff()
             logits = unpack(logits, torch.arange(int(counts.max()), device=counts.device) < counts[:, None])
@@ -131,6 +131,6 @@ class _AfterEpochs(Callback):
 
 
 def _loss(model: nn.Module, inputs: Inputs) -> Tensor:
-    logits = model(Packed(inputs["states"], inputs["slots"], inputs["starts"]))
+    logits = model(PackedStates(inputs["states"], inputs["slots"], inputs["starts"]))
     probe: Any = getattr(model, "module", model)  # several processes wrap the probe
     return probe.loss(logits, inputs["labels"])
