@@ -134,11 +134,6 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
         return found
 
 
-def forget(model: nn.Module) -> None:
-    """Let the next context find the attention of a model anew."""
-    _maps.pop(model, None)
-
-
 def knows_map(model: nn.Module, found: Map) -> bool:
     """Whether a map is the one that contexts on a model use."""
     return _maps.get(model) is found and found.fits(model)

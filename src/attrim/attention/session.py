@@ -199,7 +199,6 @@ class Session:
     def knows(self, module: nn.Module) -> bool:
         """Whether the module is one of this model's; an error when the dry run did not see its attention."""
         if module not in self.map.modules:
-            self._refuse_new(module)
             return False
         if module not in self.map.events:
             raise SiteError(
@@ -207,19 +206,6 @@ class Session:
                 "silence; pass example= with an input that reaches all of the model."
             )
         return True
-
-    def _refuse_new(self, module: nn.Module) -> None:
-        """Raise where a module that the dry run did not see is in the model now."""
-        root = self.map.root
-        if root is None or not any(each is module for each in root.modules()):
-            return
-        from .discover import forget
-
-        forget(root)
-        raise SiteError(
-            f"A {type(module).__name__} attends here that was not in the model when its attention was found, so it "
-            "would be left out in silence; run the model again, which finds it."
-        )
 
     def next_site(self, module: nn.Module) -> Site | None:
         """The site of the module's next attention call; None when that call is not attention over keys."""

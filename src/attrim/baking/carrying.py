@@ -249,11 +249,16 @@ class CarryingPart:
 def _parts(backbone: Any) -> list[Any]:
     """The modules of a backbone that may be called alone: the encoder and decoder, or those of text and images.
 
-    Most of them are models themselves. Those of some families (FSMT) are plain modules, which the backbone gives away.
+    Most of them are models themselves. Those of some translators (FSMT) are plain modules, which the backbone gives
+    away; so are the layers of an encoder such as BERT, which nobody calls alone.
     """
     from transformers import PreTrainedModel
 
-    given = (backbone.get_encoder(), backbone.get_decoder())
+    given = (
+        (backbone.get_encoder(), backbone.get_decoder())
+        if getattr(backbone.config, "is_encoder_decoder", False)
+        else ()
+    )
     return [
         part
         for part in backbone.modules()
