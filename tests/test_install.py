@@ -23,9 +23,11 @@ assert attrim.__file__.startswith(sys.argv[1]), attrim.__file__
 assert not team.available() and team.PATHS[team.path()] == "torch"
 model = attrim.load_model("tiny-bert")
 batch = {"input_ids": torch.arange(5, 45).view(2, 20)}
-found = attrim.measure(model, [batch], attrim.Mean(), attrim.Histogram())
+found = attrim.measure(model, [batch], [attrim.Mean(), attrim.Histogram()])
+eager = attrim.load_model("tiny-bert")
+eager.set_attn_implementation("eager")
 with torch.no_grad():
-    weights = model(**batch, output_attentions=True).attentions[1].double()
+    weights = eager(**batch, output_attentions=True).attentions[1].double()
 torch.testing.assert_close(found[attrim.Mean].matrix(found[attrim.Mean].sites[1]), weights.mean(0), atol=1e-6, rtol=0)
 words = ["bake", "tiny-bert", "--edit", "window:4,first=1 then gate:0,heads=0/1", "--length", "40", "--rounds", "1"]
 assert main([*words, "--output", "baked"]) == 0
