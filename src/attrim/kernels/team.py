@@ -332,19 +332,12 @@ def run(
 
     Inside of a parallel region of torch it is called once, by the thread that is there.
     """
-    parallel_for, function = _torch_library().torch_parallel_for, _function(name)
+    from . import _compiled
+
+    parallel_for, function = _torch_library().torch_parallel_for, getattr(_compiled, name)
     if parallel_for(0, torch.get_num_threads(), 1, function, ctypes.addressof(parameters)):
         reason = _torch_library().torch_exception_get_what_without_backtrace().decode(errors="replace")
         raise RuntimeError(f"torch could not run the compiled function {name!r} on its threads: {reason}")
-
-
-@functools.cache
-def _function(name: str) -> int:
-    """The address of a compiled function."""
-    from . import _compiled
-
-    address: int = getattr(_compiled, name)
-    return address
 
 
 @functools.cache
