@@ -119,6 +119,21 @@ def test_generation_with_a_cache(animal: Animal, used: list[Tensor]) -> None:
         torch.testing.assert_close(own, other, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_texts_in_one_context_know_nothing_of_each_other(name: str) -> None:
+    """Padding and position of one text must not be those of the next."""
+    animal = ANIMALS[[animal.name for animal in ANIMALS].index(name)]
+    model, inputs = animal.build(), batch(animal, (9, 9))
+    inputs.pop("decoder_input_ids", None)
+    padded = {**inputs, "attention_mask": torch.ones_like(inputs["input_ids"])}
+    padded["attention_mask"][0, :4] = 0
+    options: dict[str, Any] = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad(), attrim.edit(model, Window(4, first=1)):
+        first, other, second = (model.generate(**each, **options) for each in (inputs, padded, inputs))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
 def test_what_the_kernel_cannot_do_is_left_to_the_reference(used: list[Tensor]) -> None:
     animal = next(animal for animal in ZOO if animal.name == "bert")
     model, inputs = animal.build(), batch(animal)

@@ -17,8 +17,8 @@ from ..kernels import flex, team, ways
 from ..kernels.blocks import Edges
 from ..kernels.rules import KeptSpans
 from ..kernels.sparse import SIDE, PlanCost, SparsePlan
-from .masks import MaskFacts, make_call, token_slots
-from .session import Firing, Session
+from .masks import MaskFacts
+from .session import Firing
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
@@ -65,97 +65,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Fi
     if query.device.type == "cpu":
         return ways.attend(query, key, value, scaling, plan, edges, firing.site)
     return flex.attend_flex(query, key, value, scaling, plan, *edges.of_batch(len(query)))
-
-
-class Recipe:
-    """How one call of a module was done, for later ones that differ in the numbers of their tensors alone.
-
-    In a short text, finding out again what to do takes as long as doing it.
-
-    Parameters
-    ----------
-    query, key, value, scaling, firing, mask : see :func:`attend`.
-    attention_mask : the mask itself, one that lasts from pass to pass.
-    function : what computes the call.
-    """
-
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float,
-        firing: Firing,
-        mask: MaskFacts,
-        attention_mask: Tensor,
-        function: ways.Attention,
-    ) -> None:
-        assert firing.site is not None
-        self.site, self.mask, self.attention_mask, self.function = firing.site, mask, attention_mask, function
-        self.scaling, self.stream = scaling, firing.site.streams[0]
-        self.layouts = _layouts(query, key, value)
-        self.threads = torch.get_num_threads()
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None,
-        session: Session,
-    ) -> Tensor | None:
-        """The outputs ``[B, Q, H, D]``; None where the call is another one."""
-        if (
-            attention_mask is not self.attention_mask
-            or scaling != self.scaling
-            or _layouts(query, key, value) != self.layouts
-            or torch.get_num_threads() != self.threads
-            or torch.is_grad_enabled()
-            or self.attention_mask._version != 0  # something wrote into it
-            or token_slots.get() is not None
-            or ways.are_noted()
-        ):
-            return None
-        if self.stream not in session.streams:  # the first layer of a pass; cross-attention asks where the tokens are
-            make_call(self.site, self.mask, session.streams, targets=session.targets)
-        return self.function(query, key, value)
-
-
-def _layouts(query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, ...]:
-    """All that a kernel is told about tensors, but their addresses."""
-    return (
-        query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
-        value.shape, value.stride(), value.dtype, value.device,
-    )  # fmt: skip
-
-
-def note_recipe(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float,
-    firing: Firing,
-    mask: MaskFacts,
-    attention_mask: Tensor | None,
-) -> None:
-    """Keep the recipe of a call that :func:`attend` has just done, unless a later one may be another.
-
-    The arguments are those of :func:`attend`, and the mask itself, which must be one that lasts.
-    """
-    if attention_mask is None or query.device.type != "cpu" or firing.setup.stream is None:
-        return
-    place, edges = firing.place(mask), mask.edges
-    if torch.is_grad_enabled() or place.position or place.slots is not None or edges is None:
-        return
-    plan = _plan(firing, mask, edges)
-    function = None if plan is None else ways.one_way(query, key, value, scaling, plan, edges)
-    if function is None:
-        return
-    known = firing.setup.recipes
-    if len(known) >= MOST_SIZES:
-        known.clear()
-    known[id(attention_mask)] = Recipe(query, key, value, scaling, firing, mask, attention_mask, function)
 
 
 def _leaves_out(query: Tensor, value: Tensor) -> bool:

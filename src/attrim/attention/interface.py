@@ -24,7 +24,7 @@ from .install import NAME, before
 from .masks import MaskFacts, allowed_by, note_offsets, only_forbids
 from .masks import additive as as_additive
 from .recorder import current_recorder
-from .session import Firing, lone_setup
+from .session import Firing
 from .softmax import SoftmaxMode
 
 BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
@@ -167,7 +167,7 @@ def _known_mask(
     mask = one.expand(1, 1, queries, keys).tril() if causal else one
     mask = mask.expand(batch, 1, queries, keys)
     padding = None if length is None else one[0, 0].expand(batch, length)
-    note_offsets(mask, q_offset, kv_offset, padding, lasts=True)
+    note_offsets(mask, q_offset, kv_offset, padding)
     return mask
 
 
@@ -189,12 +189,6 @@ def attend(
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
-    lone = lone_setup(module)
-    recipe = None if lone is None else lone[0].recipes.get(id(attention_mask))
-    if lone is not None and recipe is not None and _may_drop(module, arguments):
-        output = recipe.attend(query, key, value, attention_mask, arguments.get("scaling"), lone[1])
-        if output is not None:
-            return output, None
     shape = query.shape[-2], key.shape[-2]
     recorder = current_recorder()
     if recorder is not None:
@@ -212,11 +206,8 @@ def _attend(
     if setup.site is not None:
         mask = firing.facts(attention_mask, shape, query.device)
         if plan.only_drops and standard and _may_drop(module, arguments) and only_forbids(attention_mask):
-            call_of_edits = query, key, value, _scaling(query, arguments), firing, mask
-            output = dropping.attend(*call_of_edits)
+            output = dropping.attend(query, key, value, _scaling(query, arguments), firing, mask)
             if output is not None:
-                if mask.lasts and "scaling" in arguments:
-                    dropping.note_recipe(*call_of_edits, attention_mask)
                 return output, None
     fused = fusing and not plan.needs_weights
     stock = sdpa() if fused and (firing.idle or standard) else eager(module)

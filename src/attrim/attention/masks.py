@@ -25,9 +25,7 @@ token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", defaul
 
 # Both forget a mask when the mask itself is freed, which is usually the end of the forward pass.
 _facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how and in which pass it was read, MaskFacts)
-_offsets: WeakTensorKeyDictionary = (
-    WeakTensorKeyDictionary()
-)  # mask -> slots of first query and key, padding (or None), lasts
+_offsets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> slots of first query and key, padding (or None)
 _patterns: deque[Tensor] = deque(maxlen=8)  # patterns seen before, so that equal ones are the same tensor
 
 
@@ -58,7 +56,6 @@ class MaskFacts:
     padding : bool ``[B, L]``, which tokens are real from the first slot on, where the mask function knows it. Keys that
         a cache dropped are among them.
     padding_sees_itself : see :class:`~attrim.attention.architectures.Facts`.
-    lasts : whether the mask is one that the mask function keeps for later passes.
     """
 
     def __init__(
@@ -68,10 +65,8 @@ class MaskFacts:
         offsets: tuple[int, int] | None = None,
         padding: Tensor | None = None,
         padding_sees_itself: bool = False,
-        lasts: bool = False,
     ) -> None:
         self.allowed = allowed
-        self.lasts = lasts
         self.offsets = offsets
         self.padding = padding
         self.padding_sees_itself = padding_sees_itself
@@ -111,8 +106,8 @@ class MaskFacts:
         if known is None or known[0] != reading or changed:
             with torch.inference_mode(False):
                 allowed = allowed_by(mask.bool() if one_is_real else mask, shape, device)
-            offsets, padding, lasts = _offsets.get(mask, (None, None, False))
-            facts = cls(allowed, offsets=offsets, padding=padding, padding_sees_itself=padding_sees_itself, lasts=lasts)
+            offsets, padding = _offsets.get(mask, (None, None))
+            facts = cls(allowed, offsets=offsets, padding=padding, padding_sees_itself=padding_sees_itself)
             known = _facts[mask] = reading, era, facts
         return known[2]
 
@@ -184,18 +179,17 @@ class MaskFacts:
 
 
 @torch.inference_mode(False)
-def note_offsets(mask: Tensor, query: int, key: int, padding: Tensor | None = None, lasts: bool = False) -> None:
+def note_offsets(mask: Tensor, query: int, key: int, padding: Tensor | None = None) -> None:
     """Keep what a mask function knows about a mask that it made.
 
     Parameters
     ----------
     query, key : the slots of the first query and the first key.
     padding : ``[B, L]``, not 0 for the tokens that are real, from the first slot on; None where nothing was said.
-    lasts : whether it keeps the mask for later passes.
     """
     # A copy, because a user may change the one that was passed.
     kept = None if padding is None or padding.ndim != 2 else padding.detach().ne(0)
-    _offsets[mask] = (int(query), int(key)), kept, lasts
+    _offsets[mask] = (int(query), int(key)), kept
 
 
 def is_noted(mask: Tensor) -> bool:

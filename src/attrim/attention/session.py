@@ -25,7 +25,6 @@ from .masks import MaskFacts, Stream, make_call, token_slots, version_of
 
 if TYPE_CHECKING:
     from .discover import Map
-    from .dropping import Recipe
 
 MOST_MASKS = 4
 """Masks of a pass whose facts a session holds: those of self- and cross-attention, with and without a window."""
@@ -38,15 +37,6 @@ def active_sessions() -> tuple[Session, ...]:
     """The sessions of this thread that are open, in the order in which they were entered."""
     # One that another thread has left (garbage collection does that to generators) could not be taken out of here.
     return tuple(session for session in _entered.get() if session.open)
-
-
-def lone_setup(module: nn.Module) -> tuple[CallSetup, Session] | None:
-    """What is known about a module from earlier passes, and the session, where one is active and no other."""
-    entered = _entered.get()
-    if len(entered) != 1 or not entered[0].open:
-        return None
-    known = entered[0].attachment.setups.get(module)
-    return None if known is None else (known, entered[0])
 
 
 @contextmanager
@@ -68,7 +58,6 @@ class CallSetup:
     site, plan : where it attends, and what all sessions want done there; the site is None where it does not.
     fast : whether stats may be fed by the fused kernels.
     standard : whether the module attends in the standard way, where that was asked.
-    recipes : how earlier calls were done, by the ids of their masks, which the recipes hold.
     sparse_plans : what a kernel leaves out, by the size of the text and whether it is causal.
     """
 
@@ -76,7 +65,6 @@ class CallSetup:
     plan: Plan
     fast: bool
     standard: bool | None = None
-    recipes: dict[int, Recipe] = field(default_factory=dict)
     sparse_plans: dict[tuple[int, int, bool], SparsePlan | None] = field(default_factory=dict)
 
     @functools.cached_property

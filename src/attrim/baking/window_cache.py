@@ -515,7 +515,7 @@ def window_cache(model: Any) -> WindowCache:
 
     Examples
     --------
-    >>> model = attrim.bake(model, attrim.Window(256, first=4, heads=[(0, 3), (0, 4), (0, 5)]))
+    >>> model = attrim.bake(model, attrim.Window(256, 4, select=attrim.Select(heads=[(0, 3), (0, 4), (0, 5)])))
     >>> cache = attrim.baking.window_cache.window_cache(model)
     >>> model(**inputs, past_key_values=cache, use_cache=True)
     >>> cache.nbytes

@@ -103,11 +103,6 @@ def noting() -> Iterator[list[Noted]]:
         _noting.reset(token)
 
 
-def are_noted() -> bool:
-    """Whether :func:`noting` is active."""
-    return _noting.get() is not None
-
-
 def attend(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, edges: Edges, site: Hashable
 ) -> Tensor:
