@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
 import attrim
@@ -22,6 +21,7 @@ from attrim.edits import Edit, Mask, Window
 from attrim.edits.saving import CARRIER
 from attrim.kernels import team, ways
 from baked_models import noise
+from watching import TorchCalls
 
 pytestmark = pytest.mark.skipif(
     not team.available() or team.PATHS[team.path()] == "torch", reason="the compiled passes are not used here"
@@ -43,23 +43,11 @@ def text(length: int, batch: int = 2) -> dict[str, Tensor]:
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
-class Calls(TorchDispatchMode):
-    """Notes what torch is asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
 def calls_of(model: Any, inputs: dict[str, Tensor]) -> list[str]:
     """What torch is asked to do in the second pass."""
     with torch.inference_mode():
         model(**inputs, use_cache=False)
-        with Calls() as calls:
+        with TorchCalls() as calls:
             model(**inputs, use_cache=False)
     return calls.names
 

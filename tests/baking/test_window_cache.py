@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 
 import attrim
@@ -20,7 +19,7 @@ from attrim.baking.window_cache import WindowCache, find_windows, group_heads, w
 from attrim.edits import Edit, Entmax, Gate, Window
 from attrim.errors import ParameterError
 from baked_models import ANIMALS
-from watching import Keep
+from watching import Keep, TorchCalls
 
 EDITS: dict[str, list[Edit]] = {
     "all": [Window(3, first=1)],
@@ -154,18 +153,6 @@ def test_what_the_last_token_sees_is_found_out_once_a_step() -> None:
     assert masks[2] is masks[3] is not masks[0]
 
 
-class Calls(TorchDispatchMode):
-    """Counts what torch is asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
 def test_a_step_makes_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_caches, "WASTED", 0)
     # One token at a time, calls and not numbers are what takes time; lists of indices cost most of all. Each of the two
@@ -177,7 +164,7 @@ def test_a_step_makes_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     layer: Any = cache.layers[0]
     size = model.config.hidden_size // model.config.num_attention_heads
     query, key, value = torch.randn(2, 4, 1, size), torch.randn(2, 2, 1, size), torch.randn(2, 2, 1, size)
-    with torch.inference_mode(), Calls() as calls:
+    with torch.inference_mode(), TorchCalls() as calls:
         layer.attend(query, key, value, 1.0)
     assert sum("scaled_dot_product_attention" in name for name in calls.names) == len(layer.kept) == 2
     assert not [name for name in calls.names if "index" in name]

@@ -123,7 +123,7 @@ class Session:
         # What the layers of a pass have in common. The masks themselves are held until it ends, so that no other tensor
         # gets the id of one of them meanwhile.
         self._masks: dict[int, tuple[Tensor, tuple[Any, ...], MaskFacts]] = {}
-        self._calls: dict[tuple[MaskFacts, tuple[str, int]], Call] = {}
+        self._calls: dict[tuple[MaskFacts, tuple[str, int]], tuple[Call, Stream]] = {}
 
     def enter(self) -> None:
         """Make this the innermost session of this thread."""
@@ -277,11 +277,15 @@ class Firing:
         stream = self.setup.stream
         if stream is None or token_slots.get() is not None:
             return self.call(mask)
-        calls = self.sessions[0]._calls
+        calls, streams = self.sessions[0]._calls, self.sessions[0].streams
         known = calls.get((mask, stream))
         if known is None:
-            known = calls[mask, stream] = self.call(mask)
-        return known
+            call = self.call(mask)
+            calls[mask, stream] = call, streams[stream[0]]
+            return call
+        # Another text may have run since, where a part of the model is called again and again without a pass.
+        call, streams[stream[0]] = known
+        return call
 
     @property
     def architecture(self) -> Facts:
