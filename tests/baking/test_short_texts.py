@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
@@ -116,6 +118,56 @@ def test_short_texts_with_padding_equal_the_reference(kind: str, edit: Edit, len
             for _ in range(2):  # the second time with what was kept of the first
                 found = baked(**inputs).last_hidden_state
                 torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-5)
+
+
+PASSES = st.lists(
+    st.tuples(
+        st.sampled_from([5, 9, 16]),
+        st.integers(1, 3),
+        st.sampled_from(["none", "right", "left"]),
+        st.sampled_from(["inference", "no gradients", "gradients"]),
+        st.sampled_from([torch.float32, torch.bfloat16]),
+        st.sampled_from([1, 2]),
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+@settings(max_examples=25)
+@given(kind=st.sampled_from(["bert", "llama"]), edit=st.sampled_from([Window(3, 1), Window(20)]), passes=PASSES)
+def test_a_text_has_the_same_output_whatever_ran_before_it(
+    kind: str, edit: Edit, passes: list[tuple[int, int, str, str, torch.dtype, int]]
+) -> None:
+    stock = model_of(kind)
+    baked, threads = attrim.bake(stock, edit), torch.get_num_threads()
+    modes = {"inference": torch.inference_mode, "no gradients": torch.no_grad, "gradients": torch.enable_grad}
+    try:
+        for length, batch, padding, mode, dtype, count in passes:
+            torch.set_num_threads(count)
+            inputs = text(length, batch)
+            if padding != "none":
+                inputs["attention_mask"][-1, slice(-2, None) if padding == "right" else slice(2)] = 0
+            real = inputs["attention_mask"].bool()
+            with attrim.edit(stock.to(dtype), edit), torch.enable_grad():  # the reference
+                expected = stock(**inputs).last_hidden_state
+            with modes[mode]():
+                found = baked.to(dtype)(**inputs).last_hidden_state
+            error = 1e-5 if dtype == torch.float32 else 0.1
+            torch.testing.assert_close(found[real], expected[real], rtol=10 * error, atol=error)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_call_like_the_last_one_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    baked, looked_up = attrim.bake(model_of("bert"), Window(3)), []
+    plan = dropping._plan
+    monkeypatch.setattr(dropping, "_plan", lambda *args: looked_up.append(True) or plan(*args))  # type: ignore[func-returns-value]
+    with torch.inference_mode():
+        for length, expected in ((9, 3), (9, 0), (12, 3), (9, 3)):
+            looked_up.clear()
+            baked(**text(length))
+            assert len(looked_up) == expected
 
 
 def test_what_a_pass_needs_is_kept_until_something_changes() -> None:

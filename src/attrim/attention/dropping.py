@@ -18,7 +18,7 @@ from ..kernels.blocks import Edges
 from ..kernels.rules import KeptSpans
 from ..kernels.sparse import SIDE, PlanCost, SparsePlan
 from .masks import MaskFacts
-from .session import Firing
+from .session import Firing, layout_of
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
@@ -28,6 +28,8 @@ FEW = 1 << 20
 """Cells of a head up to which queries are reordered even where a rule needs no cells: those of 1024 tokens."""
 MOST_KEPT = 512
 """Plans that are kept for an edit: some for each site."""
+MOST_REPEATED = 256
+"""Keys of the longest texts whose calls are repeated as the last one was."""
 MOST_SIZES = 64
 """Sizes of texts whose plans are kept at a site."""
 # By the first of the edits, so that plans go when it goes.
@@ -50,12 +52,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Fi
     ``[B, Q, H, D]``; None where the kernel does not apply and the reference must run: gradients, other devices and
     dtypes, masks with gaps, examples that are padded differently before their first token.
     """
-    edges, tensors = mask.edges, (query, key, value)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value)):
+        return None
+    layout = layout_of(query, key, value, scaling)
+    repeated = firing.repeated(mask, layout)
+    if repeated is not None and not ways.noted():
+        return repeated.attend(query, key, value)
+    edges = mask.edges
     if edges is None or 0 in query.shape:
         return None
     if not query.device == key.device == value.device or not query.dtype == key.dtype == value.dtype:
-        return None
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return None
     if not _leaves_out(query, value):
         return None
@@ -63,8 +69,21 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Fi
     if plan is None:
         return None
     if query.device.type == "cpu":
+        if _is_short_and_whole(mask, edges):
+            together = ways.one_way(query, key, value, scaling, plan, edges)
+            if together is not None:
+                firing.repeat(mask, layout, together)
         return ways.attend(query, key, value, scaling, plan, edges, firing.site)
     return flex.attend_flex(query, key, value, scaling, plan, *edges.of_batch(len(query)))
+
+
+def _is_short_and_whole(mask: MaskFacts, edges: Edges) -> bool:
+    """Whether all self-attention with this mask attends alike, and it matters how long looking it up takes.
+
+    Where the tokens of a text stand that a cache holds a part of is known from earlier steps, and not from its mask.
+    """
+    keys = mask.allowed.shape[-1]
+    return keys <= MOST_REPEATED and mask.offsets == (0, 0) and edges.structure(keys) is not None
 
 
 def _leaves_out(query: Tensor, value: Tensor) -> bool:

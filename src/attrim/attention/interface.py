@@ -205,7 +205,9 @@ def _attend(
     fusing = before(module.config) in SDPA
     if setup.site is not None:
         mask = firing.facts(attention_mask, shape, query.device)
-        if plan.only_drops and standard and _may_drop(module, arguments) and only_forbids(attention_mask):
+        # Dropout is left to the stock function: a model in training mode may run without gradients, too.
+        drops = plan.only_drops and standard and fusing and not arguments.get("dropout")
+        if drops and only_forbids(attention_mask):
             output = dropping.attend(query, key, value, _scaling(query, arguments), firing, mask)
             if output is not None:
                 return output, None
@@ -267,14 +269,6 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()
     return wanted and not arguments.get("dropout")
-
-
-def _may_drop(module: nn.Module, arguments: dict[str, Any]) -> bool:
-    """Whether a call of a module that attends in the standard way may be done by a kernel.
-
-    Dropout is left to the stock function: a model in training mode may run without gradients, too.
-    """
-    return before(module.config) in SDPA and _standard_arguments(arguments) and not arguments.get("dropout")
 
 
 class _EditedSoftmax:

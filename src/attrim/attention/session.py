@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -35,8 +35,11 @@ _entered: ContextVar[tuple[Session, ...]] = ContextVar("attrim_sessions", defaul
 
 def active_sessions() -> tuple[Session, ...]:
     """The sessions of this thread that are open, in the order in which they were entered."""
+    entered = _entered.get()
+    if len(entered) == 1 and entered[0].open:
+        return entered
     # One that another thread has left (garbage collection does that to generators) could not be taken out of here.
-    return tuple(session for session in _entered.get() if session.open)
+    return tuple(session for session in entered if session.open)
 
 
 @contextmanager
@@ -49,6 +52,34 @@ def only(*sessions: Session) -> Iterator[None]:
         _entered.reset(token)
 
 
+@dataclass(frozen=True)
+class Repeatable:
+    """A call of self-attention over a whole text, which depends on nothing but its mask and the layout of its tensors.
+
+    Attributes
+    ----------
+    mask : of the text, which begins with the first token and has no padding.
+    layout : see :func:`layout_of`.
+    stream : what cross-attention is told about the tokens.
+    attend : queries, keys and values to outputs ``[B, Q, H, D]``.
+    """
+
+    mask: MaskFacts
+    layout: tuple[object, ...]
+    stream: Stream
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def layout_of(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[object, ...]:
+    """All about tensors but their numbers and addresses, and the threads that attend."""
+    # Not the shapes of the keys, which are those of the values and, but for the heads, of the queries.
+    return (
+        *(query.shape, value.shape, query.stride(), key.stride(), value.stride()),
+        *(query.dtype, key.dtype, value.dtype, query.device, key.device, value.device),
+        *(scaling, torch.get_num_threads()),
+    )
+
+
 @dataclass
 class CallSetup:
     """What is the same in every call of a module, for one set of active sessions.
@@ -59,6 +90,7 @@ class CallSetup:
     fast : whether stats may be fed by the fused kernels.
     standard : whether the module attends in the standard way, where that was asked.
     sparse_plans : what a kernel leaves out, by the size of the text and whether it is causal.
+    repeatable : the last call whose like needs no looking up.
     """
 
     site: Site | None
@@ -66,6 +98,7 @@ class CallSetup:
     fast: bool
     standard: bool | None = None
     sparse_plans: dict[tuple[int, int, bool], SparsePlan | None] = field(default_factory=dict)
+    repeatable: Repeatable | None = None
 
     @functools.cached_property
     def idle(self) -> bool:
@@ -268,6 +301,23 @@ class Firing:
     def facts(self, mask: Tensor | None, shape: tuple[int, int], device: torch.device) -> MaskFacts:
         """See :meth:`Session.facts`."""
         return self.sessions[0].facts(mask, shape, device)
+
+    def repeated(self, mask: MaskFacts, layout: tuple[object, ...]) -> Repeatable | None:
+        """The call before this one of the same module, where this one differs from it only in its numbers."""
+        known = self.setup.repeatable
+        if known is None or known.mask is not mask or known.layout != layout or token_slots.get() is not None:
+            return None
+        assert self.setup.stream is not None
+        self.sessions[0].streams[self.setup.stream[0]] = known.stream
+        return known
+
+    def repeat(
+        self, mask: MaskFacts, layout: tuple[object, ...], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> None:
+        """Let later calls like this one, whose place was looked up, be done as it is; see :class:`Repeatable`."""
+        if self.setup.stream is not None and token_slots.get() is None:
+            stream = self.sessions[0].streams[self.setup.stream[0]]
+            self.setup.repeatable = Repeatable(mask, layout, stream, attend)
 
     def place(self, mask: MaskFacts) -> Call:
         """A call with the positions, allowed cells and real tokens of this one, but without its tensors.

@@ -359,32 +359,50 @@ def attend_sparse(
     -------
     output : ``[B, Q, H, D]``, contiguous; 0 for a query that sees none of the keys that it keeps.
     """
-    batch, heads, queries = query.shape[:3]
-    keys, value_size = value.shape[-2:]
-    if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
-        raise ShapeError(
-            f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
-            f"not for {heads}, {queries} and {keys}."
+    return SparseCall(query, key, value, scaling, plan, start, stop)(query, key, value)
+
+
+class SparseCall:
+    """Sparse attention over tensors of one shape, called as often as wanted; see :func:`attend_sparse`."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, start: Tensor, stop: Tensor
+    ) -> None:
+        batch, heads, queries = query.shape[:3]
+        keys, value_size = value.shape[-2:]
+        if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
+            raise ShapeError(
+                f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
+                f"not for {heads}, {queries} and {keys}."
+            )
+        self.shape = batch, queries, heads, value_size
+        self.kept_alive = plan, start.contiguous(), stop.contiguous()
+        # All but the addresses of the tensors is the same in every call, and to fill it in takes longer than to attend
+        # to a short text.
+        self.parameters = team.SparseParameters(
+            path=team.path(),
+            parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
+            bfloat16=query.dtype == torch.bfloat16,
+            **team.tensor_fields(query, key, value),
+            scaling=scaling,
+            start=self.kept_alive[1].data_ptr(),
+            stop=self.kept_alive[2].data_ptr(),
+            most_columns=plan.most_columns,
+            **plan.addresses,
         )
-    output = query.new_empty(batch, queries, heads, value_size)
-    start, stop, counters = start.contiguous(), stop.contiguous(), _Counters()
-    parameters = team.SparseParameters(
-        next=ctypes.addressof(counters),
-        failed=ctypes.addressof(counters) + ctypes.sizeof(ctypes.c_int64),
-        path=team.path(),
-        parts=_parts(batch * heads, len(plan.rows) // max(1, len(plan.block_begin) - 1)),
-        bfloat16=query.dtype == torch.bfloat16,
-        **team.tensor_fields(query, key, value, output),
-        scaling=scaling,
-        start=start.data_ptr(),
-        stop=stop.data_ptr(),
-        most_columns=plan.most_columns,
-        **plan.addresses,
-    )
-    team.run("attend_sparse", parameters)
-    if counters[1]:
-        raise MemoryError("There is no memory for sparse attention.")
-    return output
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend; the tensors must have the shapes, strides, dtype and device of those that this was made with."""
+        output = query.new_empty(self.shape)
+        parameters = team.SparseParameters.from_buffer_copy(self.parameters)  # other threads may attend, too
+        counters = _Counters()
+        parameters.next, parameters.failed = ctypes.addressof(counters), ctypes.addressof(counters) + 8
+        parameters.query, parameters.key, parameters.value = query.data_ptr(), key.data_ptr(), value.data_ptr()
+        parameters.output = output.data_ptr()
+        team.run("attend_sparse", parameters)
+        if counters[1]:
+            raise MemoryError("There is no memory for sparse attention.")
+        return output
 
 
 def _parts(pieces: int, blocks: int) -> int:

@@ -301,7 +301,7 @@ def path() -> int:
     return possible.index(wanted)
 
 
-def tensor_fields(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> dict[str, Any]:
+def tensor_fields(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Any]:
     """What the structures of attention say about its tensors: addresses, sizes and steps.
 
     Parameters
@@ -312,7 +312,7 @@ def tensor_fields(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> 
     keys, value_size = value.shape[-2:]
     tensors = {"query": query, "key": key, "value": value}
     return {
-        **{name: tensor.data_ptr() for name, tensor in {**tensors, "output": output}.items()},
+        **{name: tensor.data_ptr() for name, tensor in tensors.items()},
         **{f"{name}_steps": Steps(*tensor.stride()) for name, tensor in tensors.items()},
         "examples": batch,
         "heads": heads,

@@ -8,7 +8,8 @@ would by SDPA with a mask for all heads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from torch.nn import functional
 
 from .blocks import Edges, Structure
 from .rates import Rates, additive, rates
-from .sparse import SIDE, SparsePlan, attend_sparse
+from .sparse import SIDE, SparseCall, SparsePlan, attend_sparse
 
 Way = Literal["sparse", "dense", "masked"]
 """The kernel; SDPA for heads that keep everything; SDPA with a mask."""
@@ -91,6 +92,11 @@ class Noted:
 _noting: ContextVar[list[Noted] | None] = ContextVar("attrim_ways", default=None)
 
 
+def noted() -> bool:
+    """Whether somebody wants to know of every call of this thread."""
+    return _noting.get() is not None
+
+
 @contextmanager
 def noting() -> Iterator[list[Noted]]:
     """A list that gets the calls of this thread while the context is active."""
@@ -120,10 +126,9 @@ def attend(
     if notes is not None:
         patterns = patterns_of(plan, queries, keys, causal=structure == "causal")
         notes.append(Noted(site, plan, patterns, choice, size, value_size, batch))
-    if len(choice.heads["sparse"]) == heads:
-        return attend_sparse(query, key, value, scaling, plan, *edges.of_batch(batch))
-    if heads in (len(choice.heads["dense"]), len(choice.heads["masked"])):
-        return _by_sdpa((query, key, value), scaling, plan, choice.heads["masked"], edges, structure)
+    together = one_way(query, key, value, scaling, plan, edges)
+    if together is not None:
+        return together(query, key, value)
     output = query.new_empty(batch, queries, heads, value_size)
     for way, own in choice.heads.items():
         if not own:
@@ -134,8 +139,30 @@ def attend(
             output[:, :, list(own)] = attend_sparse(*parts, scaling, part, *edges.of_batch(batch))
         else:
             masked = own if way == "masked" else ()
-            output[:, :, list(own)] = _by_sdpa(parts, scaling, plan, masked, edges, structure)
+            output[:, :, list(own)] = _by_sdpa(*parts, scaling, plan, masked, edges, structure)(*parts)
     return output
+
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries, keys and values to outputs ``[B, Q, H, D]``."""
+
+
+def one_way(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, edges: Edges
+) -> Attention | None:
+    """What computes such a call, and others with tensors of the same shapes; None where heads go several ways.
+
+    The arguments are those of :func:`attend`.
+    """
+    batch, heads, queries, size = query.shape
+    keys = value.shape[-2]
+    structure = edges.structure(keys)
+    chosen = _chosen(plan, batch, queries, keys, structure, query.dtype, size).heads
+    if len(chosen["sparse"]) == heads:
+        return SparseCall(query, key, value, scaling, plan, *edges.of_batch(batch))
+    if heads in (len(chosen["dense"]), len(chosen["masked"])):
+        return _by_sdpa(query, key, value, scaling, plan, chosen["masked"], edges, structure)
+    return None
 
 
 def choose(
@@ -259,22 +286,37 @@ def _of_heads(query: Tensor, key: Tensor, value: Tensor, heads: tuple[int, ...])
 
 
 def _by_sdpa(
-    tensors: tuple[Tensor, Tensor, Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     scaling: float,
     plan: SparsePlan,
     heads: tuple[int, ...],
     edges: Edges,
     structure: Structure | None,
-) -> Tensor:
-    """Attention ``[B, Q, h, D]`` by SDPA; ``heads`` are those of the plan whose cells are masked, none for no cells."""
-    query, key, value = tensors
+) -> Attention:
+    """Attention by SDPA; ``heads`` are those of the plan whose cells are masked, none for no cells."""
     queries, keys = query.shape[-2], key.shape[-2]
     mask, empty = None, None
     if heads or structure is None:
         mask, empty = _mask(plan, heads, queries, keys, edges, structure, query.dtype)
     # As transformers does, which takes a single query to be the last one.
     causal = mask is None and structure == "causal" and queries > 1
-    grouped = query.shape[1] != key.shape[1]
+    return functools.partial(
+        _attend_by_sdpa, mask=mask, empty=empty, causal=causal, scaling=scaling, grouped=query.shape[1] != key.shape[1]
+    )
+
+
+def _attend_by_sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    empty: Tensor | None,
+    causal: bool,
+    scaling: float,
+    grouped: bool,
+) -> Tensor:
     found = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=grouped
     )
