@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import attrim
 from attrim.attention import dropping
@@ -148,6 +149,21 @@ def test_what_the_kernel_cannot_do_is_left_to_the_reference(used: list[Tensor]) 
         with attrim.edit(model, Window(2)):
             model(**inputs)
     assert used
+
+
+@pytest.mark.parametrize("edit", [Window(2), attrim.Threshold(0.05)], ids=["dropped", "fused"])
+def test_derivatives_of_forward_mode_are_those_of_the_reference(edit: Edit, used: list[Tensor]) -> None:
+    animal = next(animal for animal in ZOO if animal.name == "bert")
+    model = animal.build().double()  # no kernel computes with double precision
+    states, direction = torch.randn(2, 2, 9, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    tangents = []
+    for dtype in (torch.float64, torch.float32):
+        model.to(dtype)
+        with torch.no_grad(), attrim.edit(model, edit), forward_ad.dual_level():
+            dual = forward_ad.make_dual(states.to(dtype), direction.to(dtype))
+            tangents.append(forward_ad.unpack_dual(model(inputs_embeds=dual)[0]).tangent.double())
+    torch.testing.assert_close(tangents[1], tangents[0], atol=1e-4, rtol=1e-3)
+    assert not used
 
 
 def test_plans_are_made_once_for_texts_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Fi
     ``[B, Q, H, D]``; None where the kernel does not apply and the reference must run: gradients, other devices and
     dtypes, masks with gaps, examples that are padded differently before their first token.
     """
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value)):
+    if team.differentiates(query, key, value):
         return None
     layout = layout_of(query, key, value, scaling)
     repeated = firing.repeated(mask, layout)

@@ -47,7 +47,7 @@ def attend(
     tensors = (query, key, value)
     if not team.available() or any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
         return None
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if team.differentiates(*tensors):
         return None
     if edges is None or call.slots is not None:
         return None

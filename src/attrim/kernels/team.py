@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import ParameterError
 
@@ -299,6 +300,13 @@ def path() -> int:
             f"ATTRIM_KERNEL={wanted} is not a kernel of this machine; it has {', '.join(possible)}, or leave it unset."
         )
     return possible.index(wanted)
+
+
+def differentiates(*tensors: Tensor) -> bool:
+    """Whether torch derives what is computed from the tensors, backwards or forwards, as it cannot through C."""
+    # A dual number of forward mode does not require a gradient.
+    backwards = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return backwards or forward_ad._current_level >= 0
 
 
 def tensor_fields(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Any]:
