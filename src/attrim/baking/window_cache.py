@@ -131,11 +131,18 @@ class GroupPlaces:
 
 
 class StepMasks:
-    """What the last token of a text must not see, for layers with the same windows: found out once a step."""
+    """What layers find out once a step: where the mask comes from, and what the last token does not see of it."""
 
     def __init__(self) -> None:
         self._length = 0
         self._known: dict[HeadGroups, Tensor] = {}
+        self._noted: Tensor | None = None
+
+    def is_noted(self, mask: Tensor) -> bool:
+        """Whether the model's mask function made a mask; all layers of a step have the same."""
+        if mask is not self._noted and is_noted(mask):
+            self._noted = mask
+        return mask is self._noted
 
     def find(self, groups: HeadGroups, length: int, make: Callable[[], Tensor]) -> Tensor:
         """The mask of some groups for a text of ``length`` tokens."""
@@ -352,7 +359,8 @@ class WindowLayer(DynamicLayer):
                 "A cache of windows needs texts that are padded on the left only; set tokenizer.padding_side = 'left', "
                 "or give generate past_key_values=DynamicCache()."
             )
-        _require_causal(attention_mask, (query.shape[2], key.shape[2]), lead)
+        if attention_mask is not None and not self.masks.is_noted(attention_mask):
+            _require_causal(attention_mask, (query.shape[2], key.shape[2]), lead)
         heads, groups = query.shape[1], key.shape[1]
         self.divided = group_heads(heads, groups, self.windows)
         together = HeadGroups(tuple(range(groups)), None, tuple(map(self.windows.get, range(heads))))
@@ -405,7 +413,8 @@ class WindowLayer(DynamicLayer):
                 "keys; give past_key_values=DynamicCache()."
             )
         count = query.shape[2]
-        _require_causal(attention_mask, (count, self.kept[0].length + count), self.kept[0].lead)
+        if attention_mask is not None and not self.masks.is_noted(attention_mask):
+            _require_causal(attention_mask, (count, self.kept[0].length + count), self.kept[0].lead)
         return self.attend(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
     def get_seq_length(self) -> int:
@@ -448,7 +457,7 @@ class WindowLayer(DynamicLayer):
         return sum(tensor.nbytes for kept in self.kept for tensor in kept.tensors)
 
 
-def _require_causal(mask: Tensor | None, shape: tuple[int, int], lead: Tensor) -> None:
+def _require_causal(mask: Tensor, shape: tuple[int, int], lead: Tensor) -> None:
     """Refuse a mask of the user's that says anything else than what is padding: what is kept goes by that alone.
 
     Parameters
@@ -456,8 +465,6 @@ def _require_causal(mask: Tensor | None, shape: tuple[int, int], lead: Tensor) -
     shape : numbers of queries and of all keys that were seen.
     lead : padding before each text ``[B]``.
     """
-    if mask is None or is_noted(mask):
-        return
     place, begin = torch.arange(shape[1], device=lead.device), lead[:, None, None, None]
     query = place[shape[1] - shape[0] :, None]
     expected = (place >= begin) & (place <= query)
