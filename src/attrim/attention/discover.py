@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -18,6 +18,7 @@ from ..core.modes import in_mode, own_memory, weights_missing
 from ..core.processor import prepare_for
 from ..core.site import Site
 from ..errors import AttrimError, SiteError, require_model
+from ..kernels import team
 from . import install, interface
 from .architectures import Facts, facts, has_two_stacks, is_vision, role_of
 from .example import make_example, run_example, shortened
@@ -25,8 +26,6 @@ from .layers import layers_of
 from .recorder import Event, Recorder
 from .session import only
 
-Reference = Callable[[], nn.Module | None]
-"""A weak reference to a module."""
 _FUSED_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
@@ -39,7 +38,7 @@ class Map:
     """
 
     root_reference: weakref.ReferenceType[nn.Module]
-    layout: tuple[Reference, ...]
+    layout: tuple[weakref.ReferenceType[nn.Module] | None, ...]
     sites: list[Site]
     events: WeakKeyDictionary[nn.Module, list[Site | None]]
     modules: WeakSet[nn.Module]
@@ -56,7 +55,12 @@ class Map:
 
     def fits(self, model: nn.Module) -> bool:
         """Whether the model still consists of the modules that it had in the dry run."""
-        return [known() for known in self.layout] == all_modules(model)
+        # A baked model asks in every pass.
+        if team.available():
+            from ..kernels import _compiled
+
+            return _compiled.same_modules(model, self.layout)
+        return [None if known is None else known() for known in self.layout] == all_modules(model)
 
     def wrapped(self, layers: bool) -> list[nn.Module]:
         """The modules whose forward is wrapped while a context is active (that of layers only when they matter)."""
@@ -73,24 +77,12 @@ class Map:
 
 
 def all_modules(model: nn.Module) -> list[nn.Module | None]:
-    """All modules of a model in a fixed order, shared ones as often as they are there, None where one was left out.
-
-    A baked model asks for them in every pass, and ``model.modules()`` takes ten times as long.
-    """
+    """All modules of a model in a fixed order, shared ones as often as they are there, None where one was left out."""
     found: list[nn.Module | None] = [model]
     for module in found:  # grows meanwhile
         if module is not None and module._modules:
             found.extend(module._modules.values())
     return found
-
-
-def _reference(module: nn.Module | None) -> Reference:
-    """A weak reference; to None where a module was left out."""
-    return _no_module if module is None else weakref.ref(module)
-
-
-def _no_module() -> None:
-    """Stands for a reference to a module that was left out."""
 
 
 _dry_runs = threading.RLock()  # a model may enter a context of its own while it runs
@@ -301,7 +293,7 @@ def _make_map(model: nn.Module, events: list[Event], configs: list[Any], row: Fa
     modules = list(model.modules())
     return Map(
         root_reference=weakref.ref(model),
-        layout=tuple(map(_reference, all_modules(model))),
+        layout=tuple(None if module is None else weakref.ref(module) for module in all_modules(model)),
         sites=sites,
         events=calls,
         modules=WeakSet(modules),

@@ -17,8 +17,8 @@ from ..kernels import flex, team, ways
 from ..kernels.blocks import Edges
 from ..kernels.rules import KeptSpans
 from ..kernels.sparse import SIDE, PlanCost, SparsePlan
-from .masks import MaskFacts
-from .session import Firing, layout_of
+from .masks import MaskFacts, is_noted
+from .session import Firing
 
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
@@ -36,16 +36,24 @@ MOST_SIZES = 64
 _plans: WeakKeyDictionary[Edit, dict[Any, SparsePlan | None]] = WeakKeyDictionary()
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Firing, mask: MaskFacts) -> Tensor | None:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    firing: Firing,
+    mask: MaskFacts,
+    arguments: Mapping[str, Any],
+) -> Tensor | None:
     """Attention without the cells that the edits of a call drop.
 
     Parameters
     ----------
     query : ``[B, H, Q, D]``.
     key, value : ``[B, H or fewer, K, D]``.
-    scaling : see :class:`Call`.
+    attention_mask, mask : what is allowed there, as the model says it and as it was read.
     firing : the call, whose edits drop cells and do nothing else.
-    mask : what is allowed there.
+    arguments : the others of the attention function, all of the standard kind.
 
     Returns
     -------
@@ -54,10 +62,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Fi
     """
     if team.differentiates(query, key, value):
         return None
-    layout = layout_of(query, key, value, scaling)
-    repeated = firing.repeated(mask, layout)
-    if repeated is not None and not ways.noted():
-        return repeated.attend(query, key, value)
     edges = mask.edges
     if edges is None or 0 in query.shape:
         return None
@@ -68,13 +72,20 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Fi
     plan = _plan(firing, mask, edges)
     if plan is None:
         return None
+    scaling = scaling_of(query, arguments)
     if query.device.type == "cpu":
-        if _is_short_and_whole(mask, edges):
+        if attention_mask is not None and is_noted(attention_mask) and _is_short_and_whole(mask, edges):
             together = ways.one_way(query, key, value, scaling, plan, edges)
             if together is not None:
-                firing.repeat(mask, layout, together)
+                firing.repeat(attention_mask, query, key, value, arguments, together)
         return ways.attend(query, key, value, scaling, plan, edges, firing.site)
     return flex.attend_flex(query, key, value, scaling, plan, *edges.of_batch(len(query)))
+
+
+def scaling_of(query: Tensor, arguments: Mapping[str, Any]) -> float:
+    """What the products of queries and keys are multiplied with."""
+    scaling = arguments.get("scaling")
+    return query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
 
 def _is_short_and_whole(mask: MaskFacts, edges: Edges) -> bool:

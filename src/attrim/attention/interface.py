@@ -24,7 +24,7 @@ from .install import NAME, before
 from .masks import MaskFacts, allowed_by, note_offsets, only_forbids
 from .masks import additive as as_additive
 from .recorder import current_recorder
-from .session import Firing
+from .session import Firing, repeated
 from .softmax import SoftmaxMode
 
 BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
@@ -176,8 +176,11 @@ def attend(
 ) -> Attended:
     """The attention function that models on the interface route call."""
     find = _answer.get()
-    answer = None if find is None else find(module)
-    if answer is not None:
+    if find is None:
+        again = repeated(module, query, key, value, attention_mask, arguments)
+        if again is not None:
+            return again, None
+    elif (answer := find(module)) is not None:
         return answer.answer(_attend, module, query, key, value, attention_mask, **arguments)
     baked: Any = module._modules.get("attrim_baked")
     if baked is None:
@@ -208,7 +211,7 @@ def _attend(
         # Dropout is left to the stock function: a model in training mode may run without gradients, too.
         drops = plan.only_drops and standard and fusing and not arguments.get("dropout")
         if drops and only_forbids(attention_mask):
-            output = dropping.attend(query, key, value, _scaling(query, arguments), firing, mask)
+            output = dropping.attend(query, key, value, attention_mask, firing, mask, arguments)
             if output is not None:
                 return output, None
     fused = fusing and not plan.needs_weights
@@ -226,7 +229,7 @@ def _attend(
             additive_mask = additive(attention_mask, query.dtype, mask)
         return stock(module, query, key, value, additive_mask, **arguments)
     assert mask is not None  # there is a site
-    scaling = _scaling(query, arguments) if standard else None
+    scaling = dropping.scaling_of(query, arguments) if standard else None
     call = firing.call(mask, query=query, key=key, value=value, scaling=scaling)
     for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
         if plan.touches(moment):
@@ -353,11 +356,6 @@ def _standard_module(module: nn.Module) -> bool:
 def _standard_arguments(arguments: dict[str, Any]) -> bool:
     extras = _EXTRAS.intersection(arguments)
     return not extras or all(arguments[extra] is None for extra in extras)
-
-
-def _scaling(query: Tensor, arguments: dict[str, Any]) -> float:
-    scaling = arguments.get("scaling")
-    return query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from ..core.call import Call
 from ..core.plan import Plan
 from ..core.site import Site
 from ..errors import SiteError
+from ..kernels import team, ways
 from ..kernels.sparse import SparsePlan
 from ..stats.base import Stat
 from .architectures import DEFAULT, Facts
@@ -58,26 +59,55 @@ class Repeatable:
 
     Attributes
     ----------
-    mask : of the text, which begins with the first token and has no padding.
-    layout : see :func:`layout_of`.
-    stream : what cross-attention is told about the tokens.
+    mask, version : of the text, which begins with the first token and has no padding, and how often it was changed. It
+        is one that our mask function makes for SDPA and gives to all such texts.
+    names : of the other arguments of the attention function, none of which changes what it computes.
+    layout : see :func:`_layout_of`.
+    stream : the sequence, and what cross-attention is told about its tokens.
     attend : queries, keys and values to outputs ``[B, Q, H, D]``.
     """
 
-    mask: MaskFacts
+    mask: Tensor
+    version: int
+    names: frozenset[str]
     layout: tuple[object, ...]
-    stream: Stream
+    stream: tuple[str, Stream]
     attend: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def layout_of(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[object, ...]:
-    """All about tensors but their numbers and addresses, and the threads that attend."""
+def _layout_of(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> tuple[object, ...]:
+    """All about tensors on the CPU but their numbers and addresses, and the threads that attend."""
     # Not the shapes of the keys, which are those of the values and, but for the heads, of the queries.
     return (
         *(query.shape, value.shape, query.stride(), key.stride(), value.stride()),
-        *(query.dtype, key.dtype, value.dtype, query.device, key.device, value.device),
+        *(query.dtype, key.dtype, value.dtype, query.is_cpu, key.is_cpu, value.is_cpu),
         *(scaling, torch.get_num_threads()),
     )
+
+
+def repeated(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, arguments: Mapping[str, Any]
+) -> Tensor | None:
+    """The outputs ``[B, Q, H, D]`` of a call that differs from the module's last one in its numbers alone, else None.
+
+    Nothing is looked up, because for short texts that takes longer than to attend.
+    """
+    entered = _entered.get()
+    if len(entered) != 1:
+        return None
+    session = entered[0]
+    setup = session.attachment.setups.get(module)
+    known = None if setup is None else setup.repeatable
+    if known is None or known.mask is not mask or mask._version != known.version or not session.open:
+        return None
+    if arguments.keys() != known.names or arguments.get("dropout") or team.differentiates(query, key, value):
+        return None
+    if _layout_of(query, key, value, arguments.get("scaling")) != known.layout:
+        return None
+    if token_slots.get() is not None or ways.noted():
+        return None
+    name, session.streams[name] = known.stream
+    return known.attend(query, key, value)
 
 
 @dataclass
@@ -131,6 +161,17 @@ class Attachment:
     wrapped: tuple[weakref.ReferenceType[nn.Module], ...]
     fast: bool = False
     setups: dict[nn.Module, CallSetup] = field(default_factory=dict)
+
+    @functools.cached_property
+    def only_root(self) -> bool:
+        """Whether no module but the model itself is wrapped, and that only to see where passes begin.
+
+        Not where attention between two sequences may have to know what the model was called with.
+        """
+        root = self.map.root
+        private = root in self.map.softmax_modules or root in self.map.fused_layers
+        crosses = any(len(set(site.streams)) > 1 for site in self.map.sites)
+        return all(module is root for module in self.modules) and not private and not crosses
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -262,6 +303,7 @@ class Firing:
     """One attention call that is about to happen: its site and the joined plans of all active sessions."""
 
     def __init__(self, module: nn.Module) -> None:
+        self.module = module
         sessions = active_sessions()
         alone = sessions[0].attachment.setups if len(sessions) == 1 else None
         known = None if alone is None else alone.get(module)
@@ -302,22 +344,22 @@ class Firing:
         """See :meth:`Session.facts`."""
         return self.sessions[0].facts(mask, shape, device)
 
-    def repeated(self, mask: MaskFacts, layout: tuple[object, ...]) -> Repeatable | None:
-        """The call before this one of the same module, where this one differs from it only in its numbers."""
-        known = self.setup.repeatable
-        if known is None or known.mask is not mask or known.layout != layout or token_slots.get() is not None:
-            return None
-        assert self.setup.stream is not None
-        self.sessions[0].streams[self.setup.stream[0]] = known.stream
-        return known
-
     def repeat(
-        self, mask: MaskFacts, layout: tuple[object, ...], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+        self,
+        mask: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        arguments: Mapping[str, Any],
+        attend: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> None:
         """Let later calls like this one, whose place was looked up, be done as it is; see :class:`Repeatable`."""
-        if self.setup.stream is not None and token_slots.get() is None:
-            stream = self.sessions[0].streams[self.setup.stream[0]]
-            self.setup.repeatable = Repeatable(mask, layout, stream, attend)
+        whole = "attrim_baked" not in self.module._modules  # constant heads take a part of the call
+        if whole and self.setup.stream is not None and token_slots.get() is None and not mask.is_inference():
+            name = self.setup.stream[0]
+            layout = _layout_of(query, key, value, arguments.get("scaling"))
+            stream = name, self.sessions[0].streams[name]
+            self.setup.repeatable = Repeatable(mask, mask._version, frozenset(arguments), layout, stream, attend)
 
     def place(self, mask: MaskFacts) -> Call:
         """A call with the positions, allowed cells and real tokens of this one, but without its tensors.

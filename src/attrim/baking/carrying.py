@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,9 @@ from torch import Tensor, nn
 
 from ..attention.context import attached, prepare
 from ..attention.discover import find_sites, knows_map, map_of, root_of
-from ..attention.masks import version_of
+from ..attention.install import switch, switch_back
 from ..attention.recorder import current_recorder
-from ..attention.session import Attachment
+from ..attention.session import Attachment, Session
 from ..core import record
 from ..core.site import Select, Site
 from ..edits.base import Edit
@@ -40,7 +41,7 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.bool, tor
 DTYPES[BITS] = torch.bool
 
 # What is switched on already, so that a pass within a generation does not switch it on again.
-_carrying: ContextVar[tuple[nn.Module, ...]] = ContextVar("attrim_carrying", default=())
+_carrying: ContextVar[tuple[tuple[nn.Module, Session], ...]] = ContextVar("attrim_carrying", default=())
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,9 @@ class Carrier(nn.Module):
     def edits(self) -> list[Edit]:
         """The edits as they were given, with the tensors where they are now; the same objects until these change."""
         # Plans of what a kernel leaves out are made once for an edit, so new edits in every pass would cost far more.
+        # Without more calls than needed, because this is asked in every pass; the devices are those of the addresses.
         state = [
-            (tensor.data_ptr(), tensor.device, version_of(tensor))
+            (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
             for tensor in self._buffers.values()
             if tensor is not None
         ]
@@ -151,7 +153,8 @@ class Carrier(nn.Module):
         known = self._attached.get(model)
         if known is not None:
             (numbered, then), attachment = known[0], known[1]
-            if numbered is edits and then == state and knows_map(root_of(model), attachment.map):
+            root = model if attachment.map.root is model else root_of(model)
+            if numbered is edits and then == state and knows_map(root, attachment.map):
                 return attachment
         attachment = prepare(map_of(model), self.edits_for(model), (), Select())
         self._attached[model] = (edits, state), attachment
@@ -266,18 +269,65 @@ def _parts(backbone: Any) -> list[Any]:
     ]
 
 
+class _Pass(AbstractContextManager[None]):
+    """The carried edits of a model whose attention all comes to our function, switched on.
+
+    As :func:`attached`, but no forward is wrapped, since the model's ``__call__`` says itself when a pass begins.
+    """
+
+    def __init__(self, carrier: Carrier, attachment: Attachment) -> None:
+        self.carrier, self.session = carrier, Session(attachment)
+
+    def __enter__(self) -> None:
+        switch(self.session.map.configs)
+        self.session.enter()
+        self.token = _carrying.set((*_carrying.get(), (self.carrier, self.session)))
+
+    def __exit__(self, *error: object) -> None:
+        _carrying.reset(self.token)
+        self.session.leave()
+        switch_back(self.session.map.configs)
+
+
+class _NextPass(AbstractContextManager[None]):
+    """Another pass of a model whose carried edits are switched on, such as a step of a generation."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __enter__(self) -> None:
+        self.session.start_pass()
+
+    def __exit__(self, *error: object) -> None:
+        self.session.end_pass()
+
+
 @contextlib.contextmanager
-def carrying(model: Any) -> Iterator[None]:
-    """Switch the carried edits of a model on, unless they are, or the model is only looked at (a dry run)."""
-    active = _carrying.get()
-    carrier: Carrier | None = getattr(model.base_model, CARRIER, None)
-    if carrier is None or current_recorder() is not None or any(each is carrier for each in active):
-        yield
-        return
+def _attached(carrier: Carrier, attachment: Attachment) -> Iterator[None]:
+    """The carried edits of any model, switched on."""
     # A step of a generation does not run the encoder again, so nothing may insist that every site fires.
-    with attached(carrier.attachment(model)):
-        token = _carrying.set((*active, carrier))
+    with attached(attachment) as session:
+        token = _carrying.set((*_carrying.get(), (carrier, session)))
         try:
             yield
         finally:
             _carrying.reset(token)
+
+
+def carrying(model: Any) -> AbstractContextManager[None]:
+    """Switch the carried edits of a model on, unless they are, or the model is only looked at (a dry run)."""
+    carrier: Carrier | None = model._modules.get(CARRIER)
+    if carrier is None:
+        carrier = getattr(model.base_model, CARRIER, None)
+    if carrier is None or current_recorder() is not None:
+        return _NOTHING
+    for other, session in _carrying.get():
+        if other is carrier:
+            return _NextPass(session) if session.attachment.only_root and session.map.root is model else _NOTHING
+    attachment = carrier.attachment(model)
+    # Gradient checkpoints run parts of the model later on, so they are wrapped, too.
+    later = model.training and torch.is_grad_enabled()
+    return (_Pass if attachment.only_root and not later else _attached)(carrier, attachment)
+
+
+_NOTHING = contextlib.nullcontext()

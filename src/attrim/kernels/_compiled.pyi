@@ -1,4 +1,16 @@
-"""Addresses of the functions in compiled.c, each for torch's parallel_for, and the sizes of their parameters."""
+"""Addresses of the functions in compiled.c, each for torch's parallel_for, and the sizes of their parameters.
+
+Two functions are called as such, because baked models call them in every pass.
+"""
+
+from weakref import ReferenceType
+
+from torch import nn
+
+def attend_sparse_again(
+    parallel_for: int, threads: int, parameters: int, query: int, key: int, value: int, output: int, /
+) -> int: ...
+def same_modules(model: nn.Module, references: tuple[ReferenceType[nn.Module] | None, ...], /) -> bool: ...
 
 count: int
 attend: int

@@ -676,10 +676,77 @@ DEFINE_PASS(attend_sparse, SparseParameters)
 DEFINE_PASS(describe_rows, RowParameters)
 
 /* How the passes are called, and what their parameters mean where the sizes of the structures do not tell; as team.py. */
-enum { INTERFACE = 6 };
+enum { INTERFACE = 7 };
+
+typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*run)(int64_t, int64_t, void *), void *);
+
+/* attend_sparse_again(parallel_for, threads, parameters, query, key, value, output): the sparse pass with parameters
+ * that lack the addresses of the tensors and counters. All are integers, and what is returned is what parallel_for
+ * returned, or -1 where there was no memory. For a short text, to fill a structure in from Python takes longer. */
+static PyObject *attend_sparse_again(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    if (count != 7) return PyErr_Format(PyExc_TypeError, "attend_sparse_again takes 7 arguments, not %zd", count);
+    int64_t values[7];
+    for (int place = 0; place < 7; place++) values[place] = PyLong_AsLongLong(given[place]);
+    if (PyErr_Occurred()) return NULL;
+    SparseParameters own = *(const SparseParameters *)(intptr_t)values[2];  /* other threads may attend, too */
+    int64_t next = 0, failed = 0;
+    own.next = &next;
+    own.failed = &failed;
+    own.query = (void *)(intptr_t)values[3];
+    own.key = (void *)(intptr_t)values[4];
+    own.value = (void *)(intptr_t)values[5];
+    own.output = (void *)(intptr_t)values[6];
+    int32_t result;
+    Py_BEGIN_ALLOW_THREADS
+    result = ((ParallelFor)(intptr_t)values[0])(0, values[1], 1, run_attend_sparse, &own);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(failed ? -1 : result);
+}
+
+/* same_modules(model, references): whether the modules of a model, in the order of attention/discover.all_modules, are
+ * those that a tuple of weak references (None where a module was left out) is about. */
+static PyObject *same_modules(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    if (count != 2 || !PyTuple_Check(given[1]))
+        return PyErr_Format(PyExc_TypeError, "same_modules takes a model and a tuple");
+    const Py_ssize_t expected = PyTuple_GET_SIZE(given[1]);
+    PyObject *name = PyUnicode_InternFromString("_modules"), *found = PyList_New(0), *result = NULL;
+    if (name == NULL || found == NULL || PyList_Append(found, given[0]) < 0) goto done;
+    for (Py_ssize_t place = 0; place < PyList_GET_SIZE(found); place++) {  /* grows meanwhile */
+        PyObject *module = PyList_GET_ITEM(found, place), *reference = PyTuple_GET_ITEM(given[1], place);
+        if ((reference == Py_None ? Py_None : PyWeakref_GetObject(reference)) != module) {
+            if (!PyErr_Occurred()) result = Py_NewRef(Py_False);
+            goto done;
+        }
+        if (module == Py_None) continue;
+        PyObject *children = PyObject_GetAttr(module, name), *child;
+        if (children == NULL) goto done;
+        Py_ssize_t position = 0;
+        int full = 0;
+        while (!full && PyDict_Check(children) && PyDict_Next(children, &position, NULL, &child))
+            full = PyList_GET_SIZE(found) == expected ? 1 : PyList_Append(found, child);
+        Py_DECREF(children);
+        if (full) {
+            if (full > 0) result = Py_NewRef(Py_False);
+            goto done;
+        }
+    }
+    result = Py_NewRef(PyList_GET_SIZE(found) == expected ? Py_True : Py_False);
+done:
+    Py_XDECREF(name);
+    Py_XDECREF(found);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"attend_sparse_again", (PyCFunction)(void *)attend_sparse_again, METH_FASTCALL, "The sparse pass, once more."},
+    {"same_modules", (PyCFunction)(void *)same_modules, METH_FASTCALL, "Whether a model has the modules it had."},
+    {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Addresses of the compiled passes.", .m_size = -1};
+    PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "The compiled passes, most of them as addresses.",
+    .m_size = -1, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);

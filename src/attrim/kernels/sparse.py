@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,6 @@ from .rules import KeptSpans
 
 SIDE = 16
 """Queries of a block, as in compiled.c."""
-_Counters = ctypes.c_int64 * 2
-"""The next piece of work that a thread takes, and whether there was no memory."""
 _Blocks = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
 """Of the blocks of one pattern the number of columns, the columns and their bits."""
 _Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]
@@ -368,6 +366,8 @@ class SparseCall:
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, scaling: float, plan: SparsePlan, start: Tensor, stop: Tensor
     ) -> None:
+        from . import _compiled
+
         batch, heads, queries = query.shape[:3]
         keys, value_size = value.shape[-2:]
         if heads != len(plan.pattern_of) or queries > plan.queries or keys > plan.keys:
@@ -390,18 +390,18 @@ class SparseCall:
             most_columns=plan.most_columns,
             **plan.addresses,
         )
+        self.address, self.parallel_for = ctypes.addressof(self.parameters), team.parallel_for_address()
+        self.attend: Callable[..., int] = _compiled.attend_sparse_again
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend; the tensors must have the shapes, strides, dtype and device of those that this was made with."""
         output = query.new_empty(self.shape)
-        parameters = team.SparseParameters.from_buffer_copy(self.parameters)  # other threads may attend, too
-        counters = _Counters()
-        parameters.next, parameters.failed = ctypes.addressof(counters), ctypes.addressof(counters) + 8
-        parameters.query, parameters.key, parameters.value = query.data_ptr(), key.data_ptr(), value.data_ptr()
-        parameters.output = output.data_ptr()
-        team.run("attend_sparse", parameters)
-        if counters[1]:
+        addresses = query.data_ptr(), key.data_ptr(), value.data_ptr(), output.data_ptr()
+        result = self.attend(self.parallel_for, torch.get_num_threads(), self.address, *addresses)
+        if result < 0:
             raise MemoryError("There is no memory for sparse attention.")
+        if result:
+            raise team.failed("attend_sparse")
         return output
 
 

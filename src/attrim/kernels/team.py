@@ -22,7 +22,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 6
+INTERFACE = 7
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
@@ -344,8 +344,21 @@ def run(
 
     parallel_for, function = _torch_library().torch_parallel_for, getattr(_compiled, name)
     if parallel_for(0, torch.get_num_threads(), 1, function, ctypes.addressof(parameters)):
-        reason = _torch_library().torch_exception_get_what_without_backtrace().decode(errors="replace")
-        raise RuntimeError(f"torch could not run the compiled function {name!r} on its threads: {reason}")
+        raise failed(name)
+
+
+def failed(name: str) -> RuntimeError:
+    """What to raise where torch could not run a compiled function."""
+    reason = _torch_library().torch_exception_get_what_without_backtrace().decode(errors="replace")
+    return RuntimeError(f"torch could not run the compiled function {name!r} on its threads: {reason}")
+
+
+@functools.cache
+def parallel_for_address() -> int:
+    """Where torch's function is that runs another one on its threads."""
+    address = ctypes.cast(_torch_library().torch_parallel_for, ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 @functools.cache

@@ -31,6 +31,8 @@ Way = Literal["sparse", "dense", "masked"]
 WAYS: tuple[Way, ...] = get_args(Way)
 SMALL = 1 << 16
 """Calls of fewer cells go to the kernel: they take microseconds in any way."""
+TINY = 256
+"""Cells of a head up to which the kernel is faster than SDPA even where all are kept: those of 16 tokens."""
 WORTH = 0.95
 """Another way than the kernel for all heads must need this share of its seconds, or less: less is noise."""
 
@@ -258,7 +260,8 @@ def _chosen(
             known.clear()
         patterns = patterns_of(plan, queries, keys, causal=structure == "causal")
         heads = len(plan.pattern_of)
-        if structure is not None and all(own.whole for own in patterns):
+        whole = structure is not None and all(own.whole for own in patterns)
+        if whole and queries * keys > TINY:
             found = _all_heads("dense", heads)  # exactly what the model does without edits
         elif batch * heads * queries * keys < SMALL:
             found = _all_heads("sparse", heads)
