@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy
 import pytest
 import torch
@@ -117,6 +119,29 @@ def test_numbers_beside_every_edge(dtype: torch.dtype, floor: float, bins: int) 
     places = (torch.searchsorted(edges, weights.double() + floor, right=True) - 1).clamp(0, bins - 1)
     assert facts.counts is not None
     assert torch.equal(facts.counts.argmax(-1), places[..., 0])
+
+
+@pytest.mark.parametrize("floor", [1e-10, *FLOORS])
+@pytest.mark.parametrize("bins", [1, 3, 100])
+def test_both_ways_to_find_a_bin_agree(floor: float, bins: int) -> None:
+    table = bin_table(floor, bins, torch.float32)
+    assert table.steps is not None
+    own = torch.tensor(table.edges)[:-1]
+    beside = [torch.nextafter(own, torch.zeros_like(own)), own, torch.nextafter(own, torch.ones_like(own))]
+    spread = 2.0 ** (-60 * torch.rand(331, generator=torch.Generator().manual_seed(0)))
+    weights = torch.cat([*beside, spread, torch.tensor([0.0, 1e-45, 1.0, 3e38])])[None, None]
+    valid = torch.ones(weights.shape, dtype=torch.bool)
+    ways = [describe(weights, valid, SITE, table=way, counts=True) for way in (table, replace(table, steps=None))]
+    found = [facts.counts for facts in ways if facts is not None and facts.counts is not None]
+    assert len(found) == 2
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0].long(), plain_row_counts(weights, valid, floor, bins))
+
+
+def test_cells_with_several_edges_have_no_steps() -> None:
+    table = bin_table(1e-3, 20_000, torch.float32)
+    assert table.most > 1
+    assert table.steps is None
 
 
 EDITS = (

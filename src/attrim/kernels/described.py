@@ -37,6 +37,8 @@ class BinTable:
     base, top : the bits of the first and the last cell, of a float64 the upper 32.
     shift : how many of these bits do not matter for the cell.
     most : how many edges a cell has at most.
+    steps : of float32 with one edge in a cell, uint64 ``[cells]``: added to the bits of a number in the cell, the upper
+        half of the sum is its bin.
     """
 
     lowest: numpy.ndarray
@@ -45,6 +47,7 @@ class BinTable:
     top: int
     shift: int
     most: int
+    steps: numpy.ndarray | None = None
 
     @classmethod
     def of(cls, edges: Tensor, floor: float, dtype: torch.dtype) -> BinTable:
@@ -64,8 +67,12 @@ class BinTable:
         base = base >> shift << shift
         starts = base + (numpy.arange(((top - base) >> shift) + 1) << shift)
         lowest = numpy.searchsorted(bits, starts)
-        most = numpy.diff(numpy.append(lowest, len(bits))).max()
-        return cls(lowest.astype(numpy.int32), numpy.append(own, kind.type(numpy.nan)), base, top, shift, int(most))
+        most = int(numpy.diff(numpy.append(lowest, len(bits))).max())
+        own = numpy.append(own, kind.type(numpy.nan))
+        steps = None
+        if kind.itemsize == 4 and most <= 1:
+            steps = (lowest.astype(numpy.uint64) + 1 << 32) - own.view(numpy.uint32)[lowest]
+        return cls(lowest.astype(numpy.int32), own, base, top, shift, most, steps)
 
     @classmethod
     def of_codes(cls, table: LookupTable) -> BinTable:
@@ -75,8 +82,9 @@ class BinTable:
     def parameters(self) -> team.BinTableParameters:
         """The table as compiled.c wants it; its arrays must outlive this."""
         arrays = {name: getattr(self, name).ctypes.data for name in ("lowest", "edges")}
+        steps = None if self.steps is None else self.steps.ctypes.data
         return team.BinTableParameters(
-            **arrays, bins=len(self.edges), base=self.base, top=self.top, shift=self.shift, most=self.most
+            **arrays, steps=steps, bins=len(self.edges), base=self.base, top=self.top, shift=self.shift, most=self.most
         )
 
 

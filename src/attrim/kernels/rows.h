@@ -2,6 +2,7 @@
 typedef struct {
     const int32_t *lowest;
     const void *edges;
+    const uint64_t *steps;
     int64_t bins, base, top, shift, most;
 } BinTable;
 
@@ -104,6 +105,9 @@ VECTORISED static void places_of_floats(const float *row, int64_t size, const Bi
     if (table->most == 1) find_bins(0, 1, row, size, table, places);
     else find_bins(0, table->most, row, size, table, places);
 }
+VECTORISED static void cells_of_floats(const float *row, int64_t size, const BinTable *table, int32_t *cells) {
+    find_cells(0, row, size, table, cells);
+}
 VECTORISED static void places_of_doubles(const double *row, int64_t size, const BinTable *table, int32_t *places) {
     find_cells(1, row, size, table, places);
     if (table->most == 1) find_bins(1, 1, row, size, table, places);
@@ -190,14 +194,26 @@ VECTORISED static double mass_of(const double *restrict row, int64_t size) {
     return sum;
 }
 
+/* In lanes, because compilers do not reorder comparisons of floats, which then wait for one another. */
+enum { EXTREMES = 16 };
 VECTORISED static void extremes_of(const float *restrict row, int64_t size, float *largest, float *smallest) {
-    float high = *largest, low = *smallest;
-    for (int64_t key = 0; key < size; key++) {
-        high = row[key] > high ? row[key] : high;
-        low = row[key] < low ? row[key] : low;
+    float high[EXTREMES], low[EXTREMES];
+    int64_t key = 0;
+    for (int lane = 0; lane < EXTREMES; lane++) high[lane] = *largest, low[lane] = *smallest;
+    for (; key + EXTREMES <= size; key += EXTREMES)
+        for (int lane = 0; lane < EXTREMES; lane++) {
+            const float number = row[key + lane];
+            high[lane] = number > high[lane] ? number : high[lane];
+            low[lane] = number < low[lane] ? number : low[lane];
+        }
+    for (; key < size; key++) {
+        high[0] = row[key] > high[0] ? row[key] : high[0];
+        low[0] = row[key] < low[0] ? row[key] : low[0];
     }
-    *largest = high;
-    *smallest = low;
+    for (int lane = 0; lane < EXTREMES; lane++) {
+        *largest = high[lane] > *largest ? high[lane] : *largest;
+        *smallest = low[lane] < *smallest ? low[lane] : *smallest;
+    }
 }
 
 /* What one thread keeps of the row at work. */
@@ -233,17 +249,21 @@ static const void *valid_weights(const RowParameters *p, RowScratch *s, int64_t 
     return s->compact;
 }
 
-/* How many of a row's largest weights exceed half of 1 together; 0 where all of them do not. */
-static int64_t majority_of(const RowParameters *p, RowScratch *s, const float *row, int64_t size, int64_t sum) {
+/* How many of a row's largest weights exceed half of 1 together; 0 where all of them do not. ``most`` are the largest
+ * bits of the row's magnitudes, which stand in for the weights above 0. */
+static int64_t majority_of(const RowParameters *p, RowScratch *s, const float *row, int64_t size, int64_t sum, int32_t most,
+                           int negative) {
 #ifdef FUSED
     float *positive = s->magnitudes;
-    int32_t most = 0;
     if (sum <= HALF_FIXED) return 0;
-    for (int64_t key = 0; key < size; key++) {
-        int32_t bits;
-        positive[key] = row[key] > 0 ? row[key] : 0;
-        memcpy(&bits, positive + key, sizeof bits);
-        most = bits > most ? bits : most;
+    if (negative) {
+        most = 0;
+        for (int64_t key = 0; key < size; key++) {
+            int32_t bits;
+            positive[key] = row[key] > 0 ? row[key] : 0;
+            memcpy(&bits, positive + key, sizeof bits);
+            most = bits > most ? bits : most;
+        }
     }
     const int64_t rounded = (size + 15) / 16 * 16;
     for (int64_t key = size; key < rounded; key++) positive[key] = 0;
@@ -276,12 +296,24 @@ static void count_bins(const int wide, const BinTable *table, const void *row, i
     const int32_t *restrict places = s->places;
     int32_t *restrict tables = s->tables;
     int64_t key = 0;
-    if (wide) places_of_doubles(row, size, table, s->places);
-    else places_of_floats(row, size, table, s->places);
     memset(tables, 0, (size_t)(TABLES * bins) * sizeof *tables);
-    for (; key + TABLES <= size; key += TABLES)
-        for (int some = 0; some < TABLES; some++) tables[some * bins + places[key + some]]++;
-    for (; key < size; key++) tables[places[key]]++;
+    if (table->steps && !wide) {
+        /* The bits of a number carry into the bin where they reach the edge. Processors gather the parts of a vector one
+         * by one, so a load for each number is no slower, and its bin need not be written down. */
+        const uint32_t *restrict bits = row;
+        const uint64_t *restrict steps = table->steps;
+        cells_of_floats(row, size, table, s->places);
+        for (; key + TABLES <= size; key += TABLES)
+            for (int some = 0; some < TABLES; some++)
+                tables[some * bins + (int64_t)((steps[places[key + some]] + bits[key + some]) >> 32)]++;
+        for (; key < size; key++) tables[(steps[places[key]] + bits[key]) >> 32]++;
+    } else {
+        if (wide) places_of_doubles(row, size, table, s->places);
+        else places_of_floats(row, size, table, s->places);
+        for (; key + TABLES <= size; key += TABLES)
+            for (int some = 0; some < TABLES; some++) tables[some * bins + places[key + some]]++;
+        for (; key < size; key++) tables[places[key]]++;
+    }
     add_counts(tables, bins, counts);
 }
 
@@ -296,12 +328,17 @@ static int64_t median_of(const int32_t *counts, int64_t size) {
  * divergence is that of a / size from the middle of both, a / size log(2 a / (a + b)), and of b, so equal bins add 0. */
 static double distance_of(const RowScratch *s, const int32_t *before, const int32_t *after, int64_t bins, int64_t size) {
     const double *logarithms = s->logarithms;
+    int32_t *differing = s->tables; /* listed first, because which bins differ is hard to predict */
+    int64_t found = 0;
     double sum = 0;
     for (int64_t bin = 0; bin < bins; bin++) {
-        const int32_t a = before[bin], b = after[bin];
-        if (a == b) continue;
-        if (a) sum += a * (logarithms[2 * a] - logarithms[a + b]);
-        if (b) sum += b * (logarithms[2 * b] - logarithms[a + b]);
+        differing[found] = (int32_t)bin;
+        found += before[bin] != after[bin];
+    }
+    for (int64_t place = 0; place < found; place++) {
+        const int32_t a = before[differing[place]], b = after[differing[place]];
+        sum += a * (logarithms[2 * a] - logarithms[a + b]); /* 0 for an empty bin */
+        sum += b * (logarithms[2 * b] - logarithms[a + b]);
     }
     return sum > 0 ? sqrt(sum / (2.0 * (double)size)) : 0;
 }
@@ -371,11 +408,12 @@ static void describe_row(const RowParameters *p, RowScratch *s, int64_t head, in
     const int64_t place = head * p->queries + query;
     const int64_t bins = p->table.bins;
     int negative = 0;
+    int32_t top = 0;
     int64_t infinite = 0, large = 0, sum = 0;
     if (p->sizes) p->sizes[place] = size;
     if (p->wide) magnitudes_of_doubles(row, size, s->magnitudes, &infinite, &large);
     else {
-        const int32_t top = magnitudes(row, size, s->magnitudes, &negative);
+        top = magnitudes(row, size, s->magnitudes, &negative);
         float largest;
         memcpy(&largest, &top, sizeof largest);
         infinite = top >= NOT_FINITE;
@@ -408,7 +446,7 @@ static void describe_row(const RowParameters *p, RowScratch *s, int64_t head, in
     }
     if (p->sums || p->majority) sum = p->wide ? sum_doubles(row, size) : sum_floats(row, size);
     if (p->sums) p->sums[place] = sum;
-    if (p->majority) p->majority[place] = majority_of(p, s, row, size, sum);
+    if (p->majority) p->majority[place] = majority_of(p, s, row, size, sum, top, negative);
 }
 
 /* Largest, smallest, mean and standard deviation of a head's weights; zeros where there are none. */
@@ -449,7 +487,8 @@ static void describe_rows(const RowParameters *p) {
                     .level_of = (int32_t *)(integers + places), .raw = (int32_t *)(integers + 2 * places),
                     .counts = (int32_t *)counts, .after = (int32_t *)(counts + bins),
                     .tables = (int32_t *)(counts + 2 * bins), .levelled = -1};
-    if (compares) for (int64_t number = 1; number <= 2 * p->keys; number++) s.logarithms[number] = log((double)number);
+    for (int64_t number = 0; compares && number <= 2 * p->keys; number++)
+        s.logarithms[number] = number ? log((double)number) : 0; /* of 0 it only meets the factor 0 */
     memset(s.raw, 0, raw);
     for (int64_t head = claim(p->next); head < p->heads; head = claim(p->next)) {
         for (int64_t query = 0; query < p->queries; query++) {

@@ -22,7 +22,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 7
+INTERFACE = 8
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
@@ -181,6 +181,7 @@ class BinTableParameters(ctypes.Structure):
     _fields_ = (
         ("lowest", ctypes.c_void_p),  # int32 [cells]: how many edges lie below each cell
         ("edges", ctypes.c_void_p),  # float32 or float64 [bins]: the edge above each bin; the last is NaN
+        ("steps", ctypes.c_void_p),  # BinTable.steps; NULL where there are none
         ("bins", ctypes.c_int64),
         ("base", ctypes.c_int64),  # the bits of the first cell (the upper 32 of a float64)
         ("top", ctypes.c_int64),  # the bits of the last cell
