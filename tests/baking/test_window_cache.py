@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import attrim
 from attrim.attention.context import attach
@@ -136,6 +137,89 @@ def test_groups_are_kept_together_until_one_can_drop_enough(
     assert [kept.filled()[0].shape[2] for kept in layer.kept] == [5, 14]
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.integers(1, 8), first=st.integers(0, 3), heads=st.sets(st.integers(0, 3), min_size=1),
+    parts=st.lists(st.integers(1, 4), min_size=1, max_size=4), small=st.integers(0, 12), wasted=st.integers(0, 12),
+    batches=st.lists(st.sampled_from([None, [1, 0], [0], [0, 0, 0]]), min_size=12, max_size=12),
+)  # fmt: skip
+def test_short_texts_become_long_ones(
+    size: int, first: int, heads: set[int], parts: list[int], small: int, wasted: int, batches: list[list[int] | None]
+) -> None:
+    """From copying all that is kept, to slots that are filled, to groups that are divided, with beams that change."""
+    model = attrim.bake(
+        ANIMALS["llama"].build(),
+        Window(size, first, select=attrim.Select(heads=[(layer, head) for layer in (0, 1) for head in heads])),
+    )
+    # Bytes of the keys of one token are those of two examples and two groups of four numbers.
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(window_caches, "SMALL", small * 2 * 2 * 4 * 4)
+        patch.setattr(window_caches, "WASTED", wasted * 2 * 2 * 4 * 4)
+        cache, text, generator = window_cache(model), TOKENS[:, :0], torch.Generator().manual_seed(0)
+        for count, examples in zip([*parts, *[1] * 8], batches, strict=False):
+            new = torch.randint(5, 50, (len(text), count), generator=generator)
+            text = torch.cat([text, new], dim=1)
+            found = model(new, past_key_values=cache, use_cache=True).logits
+            expected = model(text, use_cache=False).logits[:, -count:]
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            if examples is not None:
+                index = torch.tensor(examples) % len(text)
+                text = text[index]
+                cache.batch_select_indices(index)
+    assert {layer.get_seq_length() for layer in cache.layers} == {text.shape[1]}
+
+
+def test_a_short_text_of_more_examples_is_not_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_caches, "SMALL", 8 * 2 * 2 * 4 * 4)  # keys of eight tokens of two examples
+    model = attrim.bake(ANIMALS["llama"].build(), Window(9))
+    cache, text = window_cache(model), TOKENS.repeat_interleave(5, dim=0)
+    with torch.no_grad():
+        model(TOKENS[:, :2], past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(5)
+        model(text[:, 2:4], past_key_values=cache, use_cache=True)  # now there are empty slots
+        found = model(text[:, 4:5], past_key_values=cache, use_cache=True).logits
+        expected = model(text[:, :5], use_cache=False).logits[:, -1:]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_short_text_needs_the_calls_and_bytes_of_stock() -> None:
+    model, size = attrim.bake(ANIMALS["llama"].build(), *EDITS["several"]), 4
+    cache, stock = window_cache(model), DynamicCache()
+    logits(model, cache, [2], torch.ones_like(TOKENS))
+    logits(model, stock, [2], torch.ones_like(TOKENS))
+    layer: Any = cache.layers[0]
+    query, key, value = torch.randn(2, 4, 1, size), torch.randn(2, 2, 1, size), torch.randn(2, 2, 1, size)
+    module = model.model.layers[0].self_attn
+    with torch.inference_mode(), TorchCalls() as calls:
+        layer.update(key, value)
+        found, _ = layer.answer(None, module, query, key, value, None, scaling=1.0)
+    keys, values = stock.update(key, value, 0)
+    expected, _ = sdpa_attention_forward(module, query, keys, values, None, scaling=1.0)
+    # Queries by group and outputs by head are views, where stock code makes one view and asks whether it is contiguous.
+    names = [name.split(".")[1] for name in calls.names]
+    assert names == ["cat", "cat", "reshape", "scaled_dot_product_attention", "reshape"]
+    torch.testing.assert_close(found, expected)
+    assert layer.nbytes == keys.nbytes + values.nbytes
+
+
+def test_sessions_and_masks_are_asked_for_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attrim.bake(ANIMALS["llama"].build(), *EDITS["all"])
+    cache, asked = window_cache(model), []
+    monkeypatch.setattr(window_caches.WindowLayer, "_check", noting(window_caches.WindowLayer._check, asked))
+    logits(model, cache, [4, 1, 1, 3], torch.ones_like(TOKENS))
+    assert len(asked) == 3  # and not for every layer
+
+
+def noting(function: Callable[..., Any], calls: list[Any]) -> Callable[..., Any]:
+    """A function that notes its calls."""
+
+    def noted(*given: Any) -> Any:
+        calls.append(given)
+        return function(*given)
+
+    return noted
+
+
 def test_what_the_last_token_sees_is_found_out_once_a_step() -> None:
     model = attrim.bake(
         ANIMALS["llama"].build(), Window(3, 2, select=attrim.Select(heads=[(0, 0), (0, 1), (1, 0), (1, 1)]))
@@ -143,9 +227,9 @@ def test_what_the_last_token_sees_is_found_out_once_a_step() -> None:
     cache = window_cache(model)
     logits(model, cache, [7], torch.ones_like(TOKENS))
     masks = []
-    find = window_caches.StepMasks.find
+    find = window_caches.Step.find_mask
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(window_caches.StepMasks, "find", lambda *given: masks.append(find(*given)) or masks[-1])
+        patch.setattr(window_caches.Step, "find_mask", lambda *given: masks.append(find(*given)) or masks[-1])
         for place in (7, 8):
             model(TOKENS[:, place : place + 1], past_key_values=cache, use_cache=True)
     assert [mask.shape[-1] for mask in masks] == [8, 8, 9, 9]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ GROWTH = 64
 """What is kept in full grows by this share (1 / GROWTH) at a time, so that it is seldom copied and little is empty."""
 WASTED = 1 << 18
 """Bytes of a layer that could be dropped and are kept all the same: reading them costs less than another call does."""
+SMALL = 1 << 16
+"""Bytes of the keys of some groups up to which a token is added by copying them all, as transformers does: one call."""
 
 
 @dataclass(frozen=True)
@@ -108,43 +110,28 @@ def together_until(kinds: Sequence[HeadGroups], bytes_: int) -> float:
     return shortest + min(shortest, WASTED // (bytes_ * sum(len(groups.numbers) for groups in dropping)))
 
 
-class GroupPlaces:
-    """Where some groups of heads are among those of a layer.
-
-    Every step of a generation takes them out of the new keys, values and queries. Groups that are neighbours are a
-    view, and others have an index that is made once.
-    """
-
-    def __init__(self, numbers: Sequence[int], groups: int, device: torch.device) -> None:
-        self.begin, self.count = numbers[0], len(numbers)
-        self.all = self.count == groups
-        self.neighbours = numbers[-1] - self.begin == self.count - 1
-        self.index = torch.tensor(numbers, device=device)
-
-    def take(self, tensor: Tensor) -> Tensor:
-        """These groups of a tensor ``[B, groups, ...]``."""
-        if self.all:
-            return tensor
-        if self.neighbours:
-            return tensor.narrow(1, self.begin, self.count)
-        return tensor.index_select(1, self.index)
-
-
-class StepMasks:
-    """What layers find out once a step: where the mask comes from, and what the last token does not see of it."""
+class Step:
+    """What layers find out once a step: whether its mask is one they know, and what the last token does not see."""
 
     def __init__(self) -> None:
+        self._mask: Tensor | None = None
+        self._checked = False
         self._length = 0
         self._known: dict[HeadGroups, Tensor] = {}
-        self._noted: Tensor | None = None
 
-    def is_noted(self, mask: Tensor) -> bool:
-        """Whether the model's mask function made a mask; all layers of a step have the same."""
-        if mask is not self._noted and is_noted(mask):
-            self._noted = mask
-        return mask is self._noted
+    def begin(self) -> None:
+        """The model is called: nothing is known about the mask that its layers will get."""
+        self._mask, self._checked = None, False
 
-    def find(self, groups: HeadGroups, length: int, make: Callable[[], Tensor]) -> Tensor:
+    def is_checked(self, mask: Tensor | None) -> bool:
+        """Whether a layer has had this mask, and found that nothing speaks against it."""
+        return self._checked and mask is self._mask
+
+    def note_checked(self, mask: Tensor | None) -> None:
+        """Let later layers of this step take the mask as it is."""
+        self._mask, self._checked = mask, True
+
+    def find_mask(self, groups: HeadGroups, length: int, make: Callable[[], Tensor]) -> Tensor:
         """The mask of some groups for a text of ``length`` tokens."""
         if length != self._length:
             self._length = length
@@ -168,40 +155,41 @@ class KeptTokens:
     length : tokens that were seen.
     """
 
-    def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor, masks: StepMasks) -> None:
-        self.groups, self.lead, self.length, self.masks = groups, lead, 0, masks
+    def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor, step: Step) -> None:
+        self.groups, self.lead, self.length, self.step = groups, lead, 0, step
         self.farthest = int(lead.max())
-        self.places = GroupPlaces(groups.numbers, key.shape[1], key.device)
-        self.tensors = [tensor.new_zeros(len(key), len(groups.numbers), 0, tensor.shape[3]) for tensor in (key, value)]
-        self._keep(self.places.take(key), self.places.take(value))
+        self.tensors = [tensor.new_zeros(*tensor.shape[:2], 0, tensor.shape[3]) for tensor in (key, value)]
+        self._keep(key, value)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Outputs ``[B, own groups, N, D]`` of queries that follow what is kept; their keys and values are kept, too.
+        """Outputs ``[B, G, N, D]`` of queries that follow what is kept; their keys and values are kept, too.
 
         Parameters
         ----------
-        query : ``[B, groups, N, D]``, where N counts the new tokens of all heads of a group. The heads of a group are
-            as many queries of the one head of keys that they share: nothing is repeated.
-        key, value : ``[B, groups, Q, D]``, of the new tokens.
+        query : ``[B, G, N, D]``, where N counts the new tokens of all heads of a group. The heads of a group are as
+            many queries of the one head of keys that they share: nothing is repeated.
+        key, value : ``[B, G, Q, D]``, of the new tokens.
         """
-        take = self.places.take
-        asked, key, value, count = take(query), take(key), take(value), key.shape[2]
+        count = key.shape[2]
         mask: Tensor | None = None
-        if self.groups.span is not None and count > 1:
+        if count == 1:
+            self._keep(key, value)
+            keys, values = self.filled()
+            if not self._sees_all():
+                make = functools.partial(self._step_mask, query.dtype)
+                mask = self.step.find_mask(self.groups, self.length, make)
+        elif self.groups.span is None:
+            self._keep(key, value)
+            keys, values = self.filled()
+            mask = self._by_group(self._allowed(self._positions(), count))
+        else:
             # Keys that the first of these queries sees may be those that the last of them replaces.
             positions = torch.cat([self._positions(), self._new(count).expand(len(key), -1)], dim=1)
             pairs = zip(self.filled(), (key, value), strict=True)
             keys, values = (torch.cat(pair, dim=2) for pair in pairs)
             self._keep(key, value)
             mask = self._by_group(self._allowed(positions, count))
-        else:
-            self._keep(key, value)
-            keys, values = self.filled()
-            if count > 1:
-                mask = self._by_group(self._allowed(self._positions(), count))
-            elif not self._sees_all():
-                mask = self.masks.find(self.groups, self.length, functools.partial(self._step_mask, asked.dtype))
-        return functional.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling)
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
 
     def _by_group(self, allowed: Tensor) -> Tensor:
         """What the heads see, ``[B|1, heads|1, Q, keys]``, as ``[B|1, own groups, N, keys]``."""
@@ -217,8 +205,13 @@ class KeptTokens:
     def _keep(self, *new: Tensor) -> None:
         begin, count, span = self.length, new[0].shape[2], self.groups.span
         stop = self.length = begin + count
+        in_order = span is None or (self.farthest == 0 and stop <= sum(span))
+        held = self.tensors[0]
+        if in_order and held.shape[2] == begin and held.nbytes + new[0].nbytes <= SMALL:
+            self.tensors = [torch.cat(pair, dim=2) for pair in zip(self.tensors, new, strict=True)]
+            return
         self._make_room()
-        if span is None or (self.farthest == 0 and stop <= sum(span)):
+        if span is None or in_order:
             slot = begin
         elif count == 1 and begin - self.farthest >= span[1]:
             slot = span[1] + (begin - span[1]) % span[0]
@@ -242,6 +235,12 @@ class KeptTokens:
         examples, columns = ((own >= 0) & (own < first)).nonzero(as_tuple=True)
         for tensor, added in zip(self.tensors, new, strict=True):
             tensor[examples, :, own[examples, columns]] = added[examples, :, columns]
+
+    def short_until(self) -> float:
+        """The length up to which a token sees all that is kept, and is added to that by copying it all."""
+        if self.farthest:
+            return 0
+        return min(self.groups.narrowest, SMALL // self.tensors[0][:, :, :1].nbytes)
 
     def _make_room(self) -> None:
         """Room for all tokens that are kept, and for a few more, so that they are seldom copied."""
@@ -320,18 +319,21 @@ class WindowLayer(DynamicLayer):
     Parameters
     ----------
     windows : of the heads that have one.
-    masks : of all layers of a cache.
+    step : of all layers of a cache.
     """
 
     is_croppable = False
 
-    def __init__(self, windows: dict[int, Span], masks: StepMasks) -> None:
+    def __init__(self, windows: dict[int, Span], step: Step) -> None:
         super().__init__()
-        self.windows, self.masks = windows, masks
+        self.windows, self.step = windows, step
         self.kept: list[KeptTokens] = []
         self.divided: tuple[HeadGroups, ...] = ()
         self.undivided_until = math.inf  # tokens
-        self.order: Tensor | None = None  # of the groups of a layer among those of ``kept``, where it is another one
+        self.short_until: float = 0  # tokens
+        # Of the groups of ``kept`` in the layer, and of those of the layer in ``kept``, where the order is another one.
+        self.numbers: Tensor | None = None
+        self.order: Tensor | None = None
         self.length = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -359,7 +361,7 @@ class WindowLayer(DynamicLayer):
                 "A cache of windows needs texts that are padded on the left only; set tokenizer.padding_side = 'left', "
                 "or give generate past_key_values=DynamicCache()."
             )
-        if attention_mask is not None and not self.masks.is_noted(attention_mask):
+        if attention_mask is not None and not is_noted(attention_mask):
             _require_causal(attention_mask, (query.shape[2], key.shape[2]), lead)
         heads, groups = query.shape[1], key.shape[1]
         self.divided = group_heads(heads, groups, self.windows)
@@ -369,14 +371,35 @@ class WindowLayer(DynamicLayer):
         if key.shape[2] > self.undivided_until:
             self._divide(key, value, lead)
         else:
-            self.kept = [KeptTokens(together, key, value, lead, self.masks)]
+            self.kept = [KeptTokens(together, key, value, lead, self.step)]
+        self.short_until = self.kept[0].short_until() if len(self.kept) == 1 else 0
 
     def _divide(self, key: Tensor, value: Tensor, lead: Tensor) -> None:
         """Keep what each of the groups needs of the keys and values ``[B, G, K, D]`` that were seen."""
         self.undivided_until = math.inf
-        self.kept = [KeptTokens(groups, key, value, lead, self.masks) for groups in self.divided]
         numbers = torch.tensor([number for groups in self.divided for number in groups.numbers], device=key.device)
-        self.order = None if bool((numbers.diff() > 0).all()) else numbers.argsort()
+        self.numbers = None if bool((numbers.diff() > 0).all()) else numbers
+        self.order = None if self.numbers is None else numbers.argsort()
+        parts = zip(self.divided, self._parts(key), self._parts(value), strict=True)
+        self.kept = [KeptTokens(groups, keys, values, lead, self.step) for groups, keys, values in parts]
+
+    def _parts(self, tensor: Tensor) -> Sequence[Tensor]:
+        """A tensor ``[B, groups, ...]`` as one for each kind of groups."""
+        if len(self.divided) == 1:
+            return (tensor,)
+        if self.numbers is not None:
+            tensor = tensor.index_select(1, self.numbers)
+        return tensor.split([len(groups.numbers) for groups in self.divided], dim=1)
+
+    def _attend_to_all(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """As :meth:`attend`, for one token that sees all of a short text: the calls that transformers makes."""
+        kept, (batch, heads, _, size) = self.kept[0], query.shape
+        kept.length = self.length
+        keys, values = kept.tensors
+        keys, values = kept.tensors = [torch.cat((keys, key), dim=2), torch.cat((values, value), dim=2)]
+        asked = query.reshape(batch, keys.shape[1], -1, size)
+        output = functional.scaled_dot_product_attention(asked, keys, values, scale=scaling)
+        return output.reshape(batch, 1, heads, -1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Outputs ``[B, Q, H, D]`` of queries that follow the prompt."""
@@ -384,10 +407,15 @@ class WindowLayer(DynamicLayer):
         if self.kept[0].length + count > self.undivided_until:
             self._divide(*self.kept[0].filled(), self.kept[0].lead)
         asked = query.reshape(batch, key.shape[1], -1, size)
-        found = [kept.attend(asked, key, value, scaling) for kept in self.kept]
-        output = found[0] if len(found) == 1 else torch.cat(found, dim=1)
-        if self.order is not None:
-            output = output.index_select(1, self.order)
+        if len(self.kept) == 1:
+            output = self.kept[0].attend(asked, key, value, scaling)
+        else:
+            parts = zip(self.kept, self._parts(asked), self._parts(key), self._parts(value), strict=True)
+            output = torch.cat([kept.attend(own, keys, values, scaling) for kept, own, keys, values in parts], dim=1)
+            if self.order is not None:
+                output = output.index_select(1, self.order)
+        if count == 1:
+            return output.reshape(batch, 1, heads, -1)  # what the lines below do, in one call
         return output.reshape(batch, heads, count, -1).transpose(1, 2)
 
     def answer(
@@ -406,16 +434,26 @@ class WindowLayer(DynamicLayer):
             found: Attended = function(module, query, key, value, attention_mask, scaling=scaling, **arguments)
             self.begin(query, key, value, attention_mask)
             return found
+        count = query.shape[2]
+        if not self.step.is_checked(attention_mask):
+            self._check(module, attention_mask, count)
+        scaling = query.shape[3] ** -0.5 if scaling is None else scaling
+        if count == 1 and self.length <= self.short_until:
+            return self._attend_to_all(query, key, value, scaling), None
+        return self.attend(query, key, value, scaling), None
+
+    def _check(self, module: nn.Module, attention_mask: Tensor | None, count: int) -> None:
+        """Refuse what needs keys that are gone, and masks that say more than what is kept goes by."""
         sessions = active_sessions()
         if len(sessions) > 1 and sum(module in session.map.modules for session in sessions) > 1:
             raise ParameterError(
                 "Attention cannot be edited or watched while a cache of windows is used, because it does not have all "
                 "keys; give past_key_values=DynamicCache()."
             )
-        count = query.shape[2]
-        if attention_mask is not None and not self.masks.is_noted(attention_mask):
+        if attention_mask is not None and not is_noted(attention_mask):
             _require_causal(attention_mask, (count, self.kept[0].length + count), self.kept[0].lead)
-        return self.attend(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+        if len(sessions) <= 1:  # others may be about some of the layers
+            self.step.note_checked(attention_mask)
 
     def get_seq_length(self) -> int:
         """How many tokens it has seen; fewer may be kept."""
@@ -427,11 +465,14 @@ class WindowLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.kept, self.order, self.length, self.is_initialized = [], None, 0, False
+        self.kept, self.numbers, self.order = [], None, None
+        self.short_until, self.length, self.is_initialized = 0, 0, False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Other examples, as beams are reordered."""
         for kept in self.kept:
+            if len(beam_idx) != len(kept.lead):
+                self.short_until = 0  # it has more bytes, or fewer
             kept.select(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -490,24 +531,23 @@ class WindowCache(DynamicCache):
     def __init__(self, windows: Iterable[dict[int, Span] | None]) -> None:
         super().__init__()
         self.layer_class_to_replicate = None
-        masks = StepMasks()
-        self.layers = [DynamicLayer() if own is None else WindowLayer(own, masks) for own in windows]
+        self._step = Step()
+        self.layers = [DynamicLayer() if own is None else WindowLayer(own, self._step) for own in windows]
+        self._answers = {number: layer for number, layer in enumerate(self.layers) if isinstance(layer, WindowLayer)}
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values that it holds now."""
         return sum(map(_held, self.layers))
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self) -> AbstractContextManager[None]:
         """Let the layers of this cache answer the attention of the model while it runs."""
-        with answering(self._layer):
-            yield
+        self._step.begin()
+        return answering(self._layer)
 
     def _layer(self, module: nn.Module) -> WindowLayer | None:
-        number = getattr(module, "layer_idx", None)
-        layer = self.layers[number] if isinstance(number, int) and number < len(self.layers) else None
-        return layer if isinstance(layer, WindowLayer) else None
+        number: Any = getattr(module, "layer_idx", None)
+        return self._answers.get(number)
 
 
 def _held(layer: Any) -> int:
