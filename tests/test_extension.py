@@ -106,14 +106,16 @@ def test_the_files_are_found_where_the_page_puts_them(tmp_path: Path) -> None:
     """Inside attrim: more folders of its packages stand for files that were put there."""
     for kind, files in examples(*EXAMPLES).items():
         write(tmp_path / kind, files)
-    code = f"""
+    begin = f"""
 import importlib, sys
 def add(kind):
     importlib.import_module(f"attrim.{{kind}}").__path__.append(f"{tmp_path}/{{kind}}")
 add("studies")
 from attrim.commands import commands
 assert commands()["sharpen"].study.__name__ == "Sharpen"
-assert "torch" not in sys.modules, "reading the fields of a study imports torch"
+"""
+    light = f"{begin}assert 'torch' not in sys.modules, 'reading the fields of a study imports torch'"
+    code = f"""{begin}
 for kind in {sorted(EXAMPLES.keys() - {"studies"})}:
     add(kind)
 import attrim
@@ -122,8 +124,8 @@ from attrim.cli import main
 sys.exit(main("sharpen tiny-bert --task vowels --exponents 2 --formats png --output {tmp_path}/runs".split()))
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", code]  # where nothing has imported torch
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    subprocess.run([sys.executable, "-c", light], check=True, env=environment)
+    finished = forks.run("-c", code, env=environment)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith("2.0 ('largest',) entropy (0.5, 2.0)")
     assert "power:2" in finished.stdout
