@@ -101,6 +101,12 @@ class Process:
             raise subprocess.TimeoutExpired("a forked process", timeout or 0)
         return self.returncode
 
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end, and return what is left to read: at most what a pipe holds, 64 KiB."""
+        self.wait(timeout)
+        out, errors = ("" if stream is None else stream.read() for stream in (self.stdout, self.stderr))
+        return out, errors
+
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.returncode is None:
