@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SMOLLM2 := $(VENV)/.smollm2
-# Two workers: more do not help on the two cores that the project is tested on.
+# Two workers: more do not help on the two cores that the project is tested on. Each begins with one half of the tests, so
+# that what the tests of a file share is made once; whichever is done first takes of the rest of the other (worksteal).
 WORKERS ?= 2
 
 .PHONY: help demo browser test test-all fuzz kills lint format types bench clean
@@ -34,10 +35,10 @@ demo: $(READY)
 	$(BIN)/attrim demo
 
 test: $(READY) browser
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 test-all: $(SMOLLM2) browser
-	ATTRIM_RENDER=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
+	ATTRIM_RENDER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "slow or not slow"
 
 # 100,000 hostile cases; CASES and SEED choose others. What each of them is: docs/reliability.md.
 CASES ?= 100000

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.testclient import TestClient
 
+import forks
 from attrim.web.app import make_app
 from attrim.web.catalogue import Catalogue
 from attrim.web.guard import Guard
@@ -36,15 +35,10 @@ def client(live: LiveModel | None = None, catalogue: Catalogue | None = None, **
 
 
 @contextmanager
-def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(*words: str) -> Iterator[tuple[forks.Process, str]]:
     """The command in a process of its own, and the address that it printed."""
-    started = subprocess.Popen(
-        [sys.executable, "-m", "attrim", "serve", "--port", "0", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = forks.Process("-m", "attrim", "serve", "--port", "0", *words, **pipes)
     try:
         assert started.stdout is not None
         lines = []

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import forks
 from attrim.core import registry
 
 PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
@@ -52,9 +53,7 @@ def run(site: Path, *commands: str) -> subprocess.CompletedProcess[str]:
     """Run commands of the command line, one after the other, where a package is installed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
     words = json.dumps([command.split() for command in commands])
-    return subprocess.run(
-        [sys.executable, "-c", RUN, words], capture_output=True, text=True, check=False, env=environment, cwd=site
-    )
+    return forks.run("-c", RUN, words, env=environment, cwd=site)
 
 
 def examples(*kinds: str) -> dict[str, dict[str, str]]:
@@ -107,14 +106,16 @@ def test_the_files_are_found_where_the_page_puts_them(tmp_path: Path) -> None:
     """Inside attrim: more folders of its packages stand for files that were put there."""
     for kind, files in examples(*EXAMPLES).items():
         write(tmp_path / kind, files)
-    code = f"""
+    begin = f"""
 import importlib, sys
 def add(kind):
     importlib.import_module(f"attrim.{{kind}}").__path__.append(f"{tmp_path}/{{kind}}")
 add("studies")
 from attrim.commands import commands
 assert commands()["sharpen"].study.__name__ == "Sharpen"
-assert "torch" not in sys.modules, "reading the fields of a study imports torch"
+"""
+    light = f"{begin}assert 'torch' not in sys.modules, 'reading the fields of a study imports torch'"
+    code = f"""{begin}
 for kind in {sorted(EXAMPLES.keys() - {"studies"})}:
     add(kind)
 import attrim
@@ -123,9 +124,8 @@ from attrim.cli import main
 sys.exit(main("sharpen tiny-bert --task vowels --exponents 2 --formats png --output {tmp_path}/runs".split()))
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    finished = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
-    )
+    subprocess.run([sys.executable, "-c", light], check=True, env=environment)
+    finished = forks.run("-c", code, env=environment)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith("2.0 ('largest',) entropy (0.5, 2.0)")
     assert "power:2" in finished.stdout
@@ -140,9 +140,7 @@ scores = attrim.Entropy()(model, [{"input_ids": torch.arange(5, 17).view(2, 6)}]
 print(scores.name, len(scores.order()), scores.large_is_important)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
-    finished = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
-    )
+    finished = forks.run("-c", code, env=environment)
     assert finished.stdout.split() == ["entropy", "8", "False"], finished.stderr
 
 

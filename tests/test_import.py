@@ -9,12 +9,17 @@ import sys
 import pytest
 
 import attrim
+import forks
 
 FUNCTIONS = ("sites", "edit", "measure", "evaluate")
 
 
 def run(code: str) -> str:
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    """What code prints in a Python that has imported nothing yet."""
+    return said(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False))
+
+
+def said(finished: subprocess.CompletedProcess[str]) -> str:
     assert finished.returncode == 0, finished.stderr
     return finished.stdout.strip()
 
@@ -44,12 +49,11 @@ assert "torch" not in sys.modules
     assert "--stats" in run(code)
 
 
-# Each of these starts Python and imports torch, so there are no more orders than there are kinds of them.
 @pytest.mark.parametrize("order", [(), ("attention.discover", "measurement", "evaluation"), ("evaluation", "baking")])
 def test_functions_are_callable_in_any_import_order(order: tuple[str, ...]) -> None:
     imports = "\n".join(f"import attrim.{name}" for name in order) or "import attrim"
     checks = "\n".join(f"assert callable(attrim.{name}), {name!r}" for name in FUNCTIONS)
-    run(f"{imports}\n{checks}")
+    said(forks.run("-c", f"{imports}\n{checks}"))
 
 
 def test_a_function_imported_from_its_module_is_a_plain_function() -> None:
@@ -70,7 +74,8 @@ def test_registered_classes_appear_without_being_listed() -> None:
 
 
 def test_a_star_imports_every_public_name() -> None:
-    names = run("import attrim; before = {*globals()}; from attrim import *; print(*({*globals()} - before))").split()
+    code = "import attrim; before = {*globals()}; from attrim import *; print(*({*globals()} - before))"
+    names = said(forks.run("-c", code)).split()
     assert {"Threshold", "Histogram", "Select", "Site", "measure", "edit", "bake", "load"} <= set(names)
     assert set(names) == {*attrim.__all__, "before"}
 

@@ -17,6 +17,7 @@ import attrim.evaluation
 import attrim.measurement
 import attrim.report.drawing
 import attrim.stats.resume
+import forks
 from attrim.commands.base import Command
 from attrim.commands.evaluate import Evaluate
 from attrim.commands.measure import Measure
@@ -55,10 +56,11 @@ sys.exit(main(sys.argv[1:]))
 def kill_when(words: list[str], last: str, times: int = 1) -> list[str]:
     """Run a command until it has kept what ``last`` begins for the n-th time, kill it, and say what it kept."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", PATIENT, *words]
     kept: list[str] = []
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:  # type: ignore[call-overload]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forks.Process("-c", PATIENT, *words, env=environment, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
         for line in process.stderr:
             assert line.startswith(("stored ", "kept ")), line
             kept.append(line.strip())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from transformers import DynamicCache
 
 import attrim
+import forks
 from attrim.baking.window_cache import WindowCache, WindowLayer, find_windows, window_cache
 from attrim.core.site import Select
 from attrim.core.text import parse_chain
@@ -137,7 +136,7 @@ def test_loaded_in_a_fresh_process(tmp_path: Path) -> None:
         "import attrim; found.append(attrim.load('.')(**inputs)[0].detach());"
         "torch.save(found, 'found.pt')"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=300)
+    forks.run("-c", code, str(tmp_path)).check_returncode()
     for found in torch.load(tmp_path / "found.pt"):
         torch.testing.assert_close(found, baked(**inputs)[0])
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from transformers import Trainer, TrainingArguments, pipeline
 
 import attrim
+import forks
 from attrim.cli import main
 from attrim.core.text import parse_chain
 from attrim.edits import save_edits
@@ -57,7 +56,8 @@ def test_the_same_score_to_the_last_example(folders: dict[str, Path], capsys: py
     assert dense.metrics["accuracy"] > 60, "the model learned something that a pattern can change"
     capsys.readouterr()
     words = ["evaluate", str(folders["pruned"]), "--task", "glue/sst2", "--data", str(folders["glue"]), "--json"]
-    fresh = subprocess.run([sys.executable, "-m", "attrim", *words], capture_output=True, check=True, text=True)
+    fresh = forks.run("-m", "attrim", *words)
+    assert fresh.returncode == 0, fresh.stderr
     assert json.loads(fresh.stdout)["results"]["unedited"]["metrics"] == pytest.approx(baked.metrics)
 
 

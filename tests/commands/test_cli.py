@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import forks
 from attrim.cli import main
 from attrim.commands.evaluate import Evaluate
 from attrim.commands.sites import Sites
@@ -238,9 +238,7 @@ def test_interrupt_ends_with_130(squad: Path, tmp_path: Path) -> None:
     words = ["evaluate", MODEL, "--task", "retrieval", "--data", str(squad), "--option", "paragraphs=6", "--limit", "6"]
     words += [word for share in range(1, 3000) for word in ("--edit", f"random-drop:0.5,seed={share}")]
     words += ["--output", str(tmp_path)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attrim", *words, "--quiet"], stderr=subprocess.PIPE, text=True, env=os.environ.copy()
-    )
+    process = forks.Process("-m", "attrim", *words, "--quiet", stderr=subprocess.PIPE)
     started = time.monotonic()
     while not list(tmp_path.glob("evaluate-*/arrays/*.safetensors")):  # at work as soon as it stores something
         assert process.poll() is None

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import forks
 from attrim.cli import main
 from attrim.commands import commands
 from attrim.commands.parsing import parse
@@ -231,10 +229,7 @@ def test_a_killed_training_resumes_with_the_same_weights(glue: Path, training) -
     """SIGKILL after the second checkpoint, in a process of its own; the rest gives the same bytes as a whole run."""
     words = training(glue)
     killed, whole = glue.parent / "killed", glue.parent / "whole"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attrim", *words.split(), "--output", str(killed)], env=environment
-    )
+    process = forks.Process("-m", "attrim", *words.split(), "--output", str(killed))
     deadline = time.monotonic() + 120
     while not list(killed.glob("*/checkpoints/step-00001[6-9]")) and time.monotonic() < deadline:
         assert process.poll() is None, "training ended before it could be killed"

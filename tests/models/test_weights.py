@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import forks
 from attrim.cli import main
 from attrim.errors import ArtefactError
 from attrim.models.loading import load_model, load_tokenizer
@@ -88,8 +89,8 @@ def test_several_files(saved, weights):
 
 def test_the_command_line_says_it(saved, weights):
     torch.save(weights, saved / "pytorch_model.bin")
-    command = [sys.executable, "-m", "attrim", "sites", str(saved)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forks.run("-m", "attrim", "sites", str(saved))
+    assert done.returncode == 0, done.stderr
     assert done.stderr.count("restricted unpickler") == len(done.stderr.splitlines()) == 1
 
 

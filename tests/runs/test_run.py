@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attrim.runs.run
+import forks
 from attrim.errors import ArtefactError
 from attrim.runs.files import replace_folder
 from attrim.runs.run import Run, config_hash
@@ -149,9 +150,7 @@ def test_a_killed_run_resumes_with_the_same_results(tmp_path, sweep):
     data.mkdir()
     rows = "".join(f"{'word ' * (1 + i % 5)}{i}\t{i % 2}\n" for i in range(30))
     (data / "dev.tsv").write_text("sentence\tlabel\n" + rows)
-    command = [sys.executable, "-c", SWEEP, str(killed), str(data), "0.3"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with forks.Process("-c", SWEEP, str(killed), str(data), "0.3", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         started = [process.stdout.readline().strip() for _ in range(3)]
         process.send_signal(signal.SIGKILL)
@@ -177,9 +176,7 @@ for number in range(10_000):
     run.store(str(number), {"metric": number}, {"value": np.full(20_000, number)})
     print(number, flush=True)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with forks.Process("-c", script, str(tmp_path), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for _ in range(3):
             process.stdout.readline()
@@ -380,24 +377,22 @@ with Run.open(sys.argv[1], {"a": 1}):
 
 def test_two_processes_in_one_run(tmp_path):
     """The second one is told so; readers are not in the way, and the lock ends with a process that is killed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **pipes) as process:
+    command = ("-c", HOLD, str(tmp_path))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forks.Process(*command, **pipes) as process:
         assert process.stdout.readline() == "open\n"
         [folder] = tmp_path.iterdir()
         with pytest.raises(ArtefactError, match=rf"Another process is writing to {folder}; wait .* another folder"):
             Run.open(tmp_path, {"a": 1})
         with Run.open(tmp_path, {"a": 2}), Run.read(folder) as run:
             assert run.settings() == []
-        assert subprocess.run(command, env={**environment, "RANK": "1"}, input="\n", text=True).returncode == 0
+        assert forks.run(*command, env={**os.environ, "RANK": "1"}).returncode == 0
         process.kill()
     with Run.open(tmp_path, {"a": 1}) as first, Run.open(tmp_path, {"a": 1}) as second:
         fill(first, "one")
         fill(second, "two")
         assert first.settings() == second.settings() == ["one", "two"]
-    with subprocess.Popen(command, env=environment, **pipes) as process:
-        assert process.communicate("\n")[0] == "open\n"
+    assert forks.run(*command).stdout == "open\n"
 
 
 def test_two_processes_save_to_one_folder(tmp_path):
@@ -412,11 +407,7 @@ for _ in range(60):
     save_stats([stat], sys.argv[1])
 
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "stats"), value], env=environment)
-        for value in ("0.5", "0.25")
-    ]
+    running = [forks.Process("-c", script, str(tmp_path / "stats"), value) for value in ("0.5", "0.25")]
     assert [process.wait() for process in running] == [0, 0]
     Stats.load(tmp_path / "stats")
     assert len(list((tmp_path / "stats").iterdir())) == 2

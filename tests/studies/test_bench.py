@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import attrim
+import forks
 from attrim.errors import AttrimError
 from attrim.models.loading import load_model, load_tokenizer
 from attrim.runs.result import Result
@@ -36,7 +36,7 @@ def test_a_pickle_holds_the_fields_and_nothing_that_was_loaded() -> None:
 
 def test_a_point_of_work_is_the_same_in_another_process() -> None:
     here = evaluate_point(bench(), SETTING.name, SETTING.edits)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with forks.SERVER.Pool(1) as pool:
         there = pool.apply(evaluate_point, (bench(), SETTING.name, SETTING.edits))
     assert there.metrics == here.metrics
     assert there.zero_share == here.zero_share

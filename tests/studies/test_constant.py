@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 import pickle
 import re
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import forks
 from attrim.core.charts import Curve
 from attrim.measurement import measure
 from attrim.models.loading import load_model, load_tokenizer
@@ -74,7 +74,7 @@ def train(bench: TrainingBench, seed: int) -> list[TrainedProbe]:
 def test_a_point_of_work_is_the_same_in_another_process(glue: Path) -> None:
     prepared = study().prepare(bench(glue))
     (here,) = train(pickle.loads(pickle.dumps(prepared)), 1)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with forks.SERVER.Pool(1) as pool:
         ((there),) = pool.apply(train, (prepared, 1))
     assert there.result.metrics == here.result.metrics
     assert (there.result.outputs == here.result.outputs).all()

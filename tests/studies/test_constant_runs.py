@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
+import forks
 from attrim.errors import ArtefactError
 from attrim.studies.findings import findings
 from constant_runs import rows, run
@@ -115,8 +113,7 @@ def test_a_kill_changes_nothing(glue: Path) -> None:
     words = ["constant", "tiny-bert", "--task", "glue/sst2", "--data", str(glue), "--output", str(glue.parent / "runs")]
     words += ["--max-length", "24", "--epochs", "2", "--learning-rate", "1e-3", "--seeds", "0", "1", "--formats", "png"]
     words += ["--order-epochs", "1", "--budgets", "0", "1/2", "all"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-m", "attrim", *words], env=environment, stdout=subprocess.DEVNULL)
+    process = forks.Process("-m", "attrim", *words)
     deadline = time.time() + 120
     while process.poll() is None and time.time() < deadline:
         if list((glue.parent / "runs").glob("constant-*/probes/*")):

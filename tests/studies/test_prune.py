@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import attrim
+import forks
 from attrim.cli import main
 from attrim.edits.mask import Mask
 from attrim.edits.saving import read_carried
@@ -409,7 +411,9 @@ def test_entropy_and_lost_mass() -> None:
     assert lost_mass(mean, mask, site, 1) == pytest.approx(0.25)
 
 
-def test_what_evaluation_takes(glue: Path) -> None:
+def test_what_evaluation_takes(glue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not spawned, which takes seconds.
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forks.SERVER)
     found = run(glue, taus=(0.9,), kinds=("ap",), seeds=(0,), retrain="always", cost_examples=4)
     assert [each.point.kind for each in found.footprints] == ["dense", "ap"]
     assert all(each.cost.examples == 4 and each.cost.seconds > 0 for each in found.footprints)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import attrim
+import forks
 from attrim.cli import main
 from attrim.commands.new import New
 from attrim.commands.train import Train
@@ -120,17 +119,15 @@ def test_a_model_without_a_memory_learns_it_too(made: Path) -> None:
 def test_a_killed_training_resumes_with_the_same_bytes(made: Path) -> None:
     words = ["train", str(made / "fresh"), "--task", "streams", "--data", str(made), "--batch-size", "4", "--quiet"]
     words += ["--max-length", "8", "--steps", "60", "--learning-rate", "0.01", "--checkpoint-every", "3"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = [sys.executable, "-m", "attrim", *words, "--output", str(made / "killed")]
-    with subprocess.Popen(killed, env=environment) as process:
+    with forks.Process("-m", "attrim", *words, "--output", str(made / "killed")) as process:
         while not list((made / "killed").glob("*/checkpoints/step-00000[6-9]")) and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert list((made / "killed").rglob("memory.safetensors"))
     for folder in ("killed", "whole"):
-        again = [sys.executable, "-m", "attrim", *words, "--output", str(made / folder)]
-        subprocess.run(again, env=environment, check=True, stdout=subprocess.DEVNULL)
+        again = forks.run("-m", "attrim", *words, "--output", str(made / folder))
+        assert again.returncode == 0, again.stderr
     one, other = (next((made / folder).rglob("model/model.safetensors")).read_bytes() for folder in ("killed", "whole"))
     assert one == other
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+import forks
 from attrim.errors import ArtefactError
 from attrim.report.page.payload import payload
 from attrim.runs.locks import is_locked
@@ -86,9 +85,7 @@ def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
         "run.finish(); run.close()\n"
     )
     asked = client(catalogue=Catalogue([tmp_path]))
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
-    ) as other:
+    with forks.Process("-c", code, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"

@@ -424,16 +424,21 @@ class _Unknown:
         return cls
 
 
-def hints_of(kind: Any, include_extras: bool = False) -> dict[str, Any]:
+_HINTS: dict[tuple[Any, bool], dict[str, Any]] = {}
+"""What was found by :func:`hints_of`, which took most of the time that an edit needs to be made."""
+
+
+def hints_of(kind: Any, include_extras: bool = False) -> Mapping[str, Any]:
     """The type hint of every field; names that only type checkers import are unknown here."""
     unknown: dict[str, Any] = {}
-    while True:
+    while (kind, include_extras) not in _HINTS:
         try:
-            return get_type_hints(kind, localns=unknown, include_extras=include_extras)
+            _HINTS[kind, include_extras] = get_type_hints(kind, localns=unknown, include_extras=include_extras)
         except NameError as error:
             if error.name is None or error.name in unknown:
                 raise
             unknown[error.name] = _Unknown
+    return _HINTS[kind, include_extras]
 
 
 def check_fields(member: Any, kind: str, but: Iterable[str] = ()) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from ..core import record
 from ..core.charts import Column, Table
@@ -86,7 +85,9 @@ def paired_bootstrap(
         first, second = (dict(zip(names, group, strict=True)) for group in (parts[:half], parts[half:]))
         return np.asarray(metric(second) - metric(first))
 
-    result = stats.bootstrap(
+    from scipy.stats import bootstrap
+
+    result = bootstrap(
         [np.asarray(side[name]) for side in (before, after) for name in names],
         difference,
         paired=True,
@@ -112,7 +113,9 @@ def mcnemar(before: ArrayLike, after: ArrayLike) -> float:
     if first.shape != second.shape:
         raise DataError(f"McNemar's test needs the same examples twice, not {first.size} and {second.size}.")
     lost, won = int((first & ~second).sum()), int((~first & second).sum())
-    return 1.0 if lost + won == 0 else float(stats.binomtest(lost, lost + won, 0.5).pvalue)
+    from scipy.stats import binomtest
+
+    return 1.0 if lost + won == 0 else float(binomtest(lost, lost + won, 0.5).pvalue)
 
 
 def _matching(before: Columns, after: Columns) -> tuple[list[str], int]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from ..attention.discover import find_sites
@@ -149,6 +148,8 @@ def lambda_scores(
     chosen = [site for site in sites if site.name in runs[0]]
     if len(runs) == 1:
         return Scores({site.name: runs[0][site.name] for site in chosen}, chosen, "lambdas", heads=heads)
+    from scipy.stats import rankdata
+
     ranks = [rankdata(torch.cat([run[site.name] for site in chosen]).numpy(), method="average") - 1 for run in runs]
     parts = torch.from_numpy(np.mean(ranks, axis=0)).split([len(runs[0][site.name]) for site in chosen])
     values = {site.name: part for site, part in zip(chosen, parts, strict=True)}

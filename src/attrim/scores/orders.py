@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 from ..core.order import read_order
 from ..core.site import Site
@@ -55,12 +54,14 @@ def rank_correlation(scores: Mapping[str, Scores]) -> RankCorrelation:
         if heads[name] != heads[names[0]]:
             raise DataError(f"The scores {names[0]!r} and {name!r} are of different heads; score one model with both.")
     rows = [np.concatenate([each.values[site.name].numpy() for site in each.sites]) for each in scores.values()]
+    from scipy.stats import kendalltau, spearmanr
+
     spearman, kendall = np.ones((2, len(rows), len(rows)))
     for one, left in enumerate(rows):
         for other, right in enumerate(rows):
             vary = len(set(left)) > 1 and len(set(right)) > 1  # scipy would warn and give NaN, too
-            spearman[one, other] = stats.spearmanr(left, right).statistic if vary else np.nan
-            kendall[one, other] = stats.kendalltau(left, right).statistic if vary else np.nan
+            spearman[one, other] = spearmanr(left, right).statistic if vary else np.nan
+            kendall[one, other] = kendalltau(left, right).statistic if vary else np.nan
     return RankCorrelation(names, spearman, kendall)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from ..runs.result import Columns, Metric
 
@@ -94,6 +93,8 @@ def pearson(prediction: NDArray[Any], label: NDArray[Any]) -> Values:
 
 def spearman(prediction: NDArray[Any], label: NDArray[Any]) -> Values:
     """Rank correlation, ties at their mean rank; 0 where one side is constant."""
+    from scipy.stats import rankdata  # half a second that most commands need not wait
+
     return pearson(rankdata(prediction, axis=-1), rankdata(label, axis=-1))
 
 

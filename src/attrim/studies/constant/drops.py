@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from ...core.wording import counted
 from ...runs.result import Interval, Result
@@ -78,7 +77,9 @@ def relative_drop(baseline: Sequence[float], scores: Sequence[float], sign: floa
     drops = sign * 100.0 * (before - after) / before + 0.0  # no minus zero
     if len(drops) < 2:
         return Interval(float(drops[0]), float("nan"), float("nan"), LEVEL)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(drops) - 1)) * float(drops.std(ddof=1)) / len(drops) ** 0.5
+    from scipy.stats import t
+
+    half = float(t.ppf((1 + LEVEL) / 2, len(drops) - 1)) * float(drops.std(ddof=1)) / len(drops) ** 0.5
     return Interval(float(drops.mean()), float(drops.mean()) - half, float(drops.mean()) + half, LEVEL)
 
 
