@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.site import Site
+from ..core.tracing import is_symbolic
 from ..edits.base import Edit
 from ..kernels import flex, team, ways
 from ..kernels.blocks import Edges
@@ -50,9 +51,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, firing: Fi
     Returns
     -------
     ``[B, Q, H, D]``; None where the kernel does not apply and the reference must run: gradients, other devices and
-    dtypes, masks with gaps, examples that are padded differently before their first token.
+    dtypes, masks with gaps, examples that are padded differently before their first token, tracers.
     """
-    if team.differentiates(query, key, value):
+    if team.differentiates(query, key, value) or is_symbolic():
         return None
     layout = layout_of(query, key, value, scaling)
     repeated = firing.repeated(mask, layout)

@@ -19,7 +19,9 @@ from ..attention.architectures import Facts
 from ..attention.masks import Factors, MaskFacts, Stream, make_call, note_offsets
 from ..core.call import Call
 from ..core.site import Site
+from ..core.tracing import is_symbolic
 from ..errors import SiteError
+from ..kernels.team import differentiates
 from .constants import Constants
 from .planning import Layer
 from .projections import Projections
@@ -87,6 +89,13 @@ class Baked(nn.Module):
         self.count = place + 1
         weights = None
         kept = len(self.layer.kept)
+        most_values = max((*self.kept_values, *self.constant_values), default=-1) + 1
+        if query.shape[1] < kept or value.shape[1] < most_values:
+            site = self.layer.sites[place]
+            raise SiteError(
+                f"{site.name} was baked with {kept} heads that attend, and some of their queries or values are gone; "
+                "remove heads with Gate(0), baked together with all other edits."
+            )
         heads = kept + len(self.layer.constant)
         if self.calls or self.feeds_stream:
             mask = MaskFacts.of(
@@ -109,7 +118,7 @@ class Baked(nn.Module):
             return query.new_zeros(query.shape[0], query.shape[2], 0, query.shape[3]), None
         constants, dropout = self.calls[place], float(arguments.get("dropout") or 0.0)
         value = _take(value, self.constant_values)
-        if torch.is_grad_enabled() or not kept:
+        if torch.is_grad_enabled() or not kept or differentiates(query, key, value) or is_symbolic():
             output = constants(value, call, factors, dropout)
             return torch.cat([attending, output], dim=2) if kept else output, weights
         output = value.new_empty(query.shape[0], query.shape[2], heads, value.shape[3])
@@ -176,11 +185,6 @@ def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Te
 
 def read_call(site: Site, mask: MaskFacts, streams: dict[str, Stream]) -> tuple[Call, Factors | None]:
     """The call at a site, and the factors of its mask where every text starts at position 0 and there are any."""
-    if torch.compiler.is_exporting():
-        raise SiteError(
-            f"{site.name} has constant heads, which ask while they run which tokens are real, so the model cannot be "
-            "exported with torch.export; bake Gate edits only, or export the model that was not baked."
-        )
     call = make_call(site, mask, streams)
     if call.position or call.key_position or call.query_lead is not call.key_lead:
         return call, None
