@@ -124,7 +124,7 @@ class MaskFacts:
         seen = self.allowed
         queries, keys = seen.shape[-2:]
         if not (self.padding_sees_itself and queries == keys and keys > 1):
-            return unrepeated(seen).flatten(1, 2).any(1).expand(len(seen), keys)
+            return unrepeated(seen).flatten(1, 2).any(1).expand(seen.shape[0], keys)
         real = (seen & ~torch.eye(keys, dtype=torch.bool, device=seen.device)).flatten(1, 2).any(1)
         # No later query is there to see the last token of a causal text, which is as real as the one before it.
         causal = ~seen.triu(1).any()
@@ -308,7 +308,7 @@ def make_call(
     query_stream, key_stream = site.streams
     before = streams.get(query_stream)
     if query_stream != key_stream:
-        if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, len(mask.allowed)):
+        if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, mask.allowed.shape[0]):
             before = _called_with(targets if site.role == "cross" else None, queries, mask.allowed)
         return Call(
             site=site,
@@ -331,7 +331,7 @@ def make_call(
     if real.shape[-1] != queries:
         real = _all_real(queries, mask.allowed.device)
     lead = mask.lead
-    followed = before is not None and (before.lead is None or len(before.lead) == len(mask.allowed))
+    followed = before is not None and (before.lead is None or before.lead.shape[0] == mask.allowed.shape[0])
     if mask.padding is None and position > 0 and before is not None and followed:
         lead = before.lead  # a sliding cache may have dropped the padding by now
     streams[query_stream] = Stream(real, position, lead)
@@ -355,7 +355,7 @@ def make_call(
 
 def _called_with(targets: Tensor | None, queries: int, allowed: Tensor) -> Stream:
     """The stream of queries of a decoder without self-attention."""
-    if targets is None or targets.shape != (len(allowed), queries):
+    if targets is None or targets.shape != (allowed.shape[0], queries):
         return Stream(_all_real(queries, allowed.device), 0, None)
     real = targets.to(allowed.device)
     return Stream(real, 0, _some(real.int().argmax(-1)))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import attached, prepare
-from ..attention.discover import find_sites, knows_map, map_of, root_of
+from ..attention.discover import find_sites, is_mapped, knows_map, map_of, root_of
 from ..attention.masks import version_of
 from ..attention.recorder import current_recorder
 from ..attention.session import Attachment, changed_heads
@@ -33,7 +33,7 @@ from ..edits.base import Edit
 from ..edits.bits import Packed
 from ..edits.persite import at_site
 from ..edits.saving import BITS, CARRIER, as_saved, decode_edits, encode_edits
-from ..errors import ParameterError
+from ..errors import ParameterError, SiteError
 from .classes import mixed
 from .planning import Layer
 
@@ -152,6 +152,11 @@ class Carrier(nn.Module):
 
     def attachment(self, model: nn.Module) -> Attachment:
         """What a pass of a model (or its backbone) with the edits needs; the same object until something changes."""
+        if torch.compiler.is_exporting() and not is_mapped(model):
+            raise SiteError(
+                f"The attention of this {type(model).__name__} is not known yet, and it cannot be looked for in "
+                "tensors without numbers; run the model once, on any input, before torch.export."
+            )
         if is_symbolic():
             return prepare(map_of(model), self.edits_for(model), (), Select())
         edits = self.edits()
