@@ -463,3 +463,17 @@ def test_heads_that_were_cut_by_hand_are_one_sentence(edits: list[Edit], replace
         torch.set_grad_enabled(gradients),
     ):
         baked(**inputs)
+
+
+def test_distances_that_are_no_numbers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel would remove such cells, and the reference keep them."""
+    cells, distances = torch.rand(4, 8, 8) < 0.5, torch.full((4, 15), 0.3)
+    folder = save_edits(Mask(cells, "offset", distances=distances), tmp_path / "mask")
+    distances[0, 3] = float("nan")
+    with pytest.raises(ParameterError, match="contain NaN or infinity"):
+        Mask(cells, "offset", distances=distances)
+    object.__setattr__(mask := parse_chain(f"mask:{folder}")[0], "distances", distances)
+    save_edits(mask, folder)
+    assert main(["bake", "tiny-bert", "--edit", f"mask:{folder}", "--output", str(tmp_path / "out")]) == 2
+    assert "contain NaN or infinity" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()

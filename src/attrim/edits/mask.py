@@ -285,3 +285,5 @@ def _check_distances(values: Tensor | Mapping[str, Tensor], unseen: Any) -> None
                 f"The distances for {name} must have the shape [H, 2 R + 1], not {list(shares.shape)}; the middle "
                 "entry is the query's own position."
             )
+        if not shares.is_meta and not is_symbolic() and not bool(torch.isfinite(shares).all()):
+            raise ParameterError(f"The distances for {name} contain NaN or infinity; give the share that is removed.")
