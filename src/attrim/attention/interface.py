@@ -124,7 +124,12 @@ def _plain_mask(q_offset: Any, kv_offset: Any, arguments: dict[str, Any]) -> Ten
     queries, keys, padding = arguments["q_length"], arguments["kv_length"], arguments.get("attention_mask")
     function, device = arguments.get("mask_function"), arguments.get("device", "cpu")
     sizes = arguments["batch_size"], queries, keys, q_offset, kv_offset
-    if is_symbolic() or arguments.get("use_vmap") or any(type(size) is not int for size in sizes):
+    if (
+        is_symbolic()
+        or torch.compiler.is_compiling()
+        or arguments.get("use_vmap")
+        or any(type(size) is not int for size in sizes)
+    ):
         return None
     single = queries == 1 and q_offset + 1 == kv_offset + keys
     if function is bidirectional_mask_function or (function is causal_mask_function and single):
@@ -270,6 +275,7 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
         return False
     forgotten = fast if plan.stats else before(module.config) in SDPA and not arguments.get("output_attentions")
     wanted = forgotten and plan.compiles and not is_symbolic() and not torch.is_grad_enabled()
+    wanted = wanted and not torch.compiler.is_compiling()
     return wanted and not arguments.get("dropout")
 
 

@@ -97,7 +97,7 @@ class MaskFacts:
         one_is_real : the mask is 1 for allowed cells and 0 for forbidden ones, whatever its dtype.
         """
         if mask is None:
-            make = _without_mask.__wrapped__ if is_symbolic() else _without_mask
+            make = _without_mask.__wrapped__ if is_symbolic() or torch.compiler.is_compiling() else _without_mask
             return make(shape, device, causal, padding_sees_itself)
         keeps, noted = not is_symbolic(), is_noted(mask)
         reading = shape, padding_sees_itself, one_is_real, version_of(mask)
