@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable
@@ -16,10 +17,10 @@ import attrim
 from attrim.attention.context import attach
 from attrim.cli import main
 from attrim.core.text import parse_chain
-from attrim.edits import Edit, Entmax, Gate, Mask, SparsePattern, Window, save_edits
+from attrim.edits import Constant, Edit, Entmax, Gate, Mask, SparsePattern, Window, save_edits
 from attrim.edits.bits import Packed
 from attrim.edits.saving import read_carried
-from attrim.errors import ArtefactError, ParameterError
+from attrim.errors import ArtefactError, ParameterError, SiteError
 from attrim.models.loading import load_model
 from baked_models import ANIMALS, noise
 from damage import reseal
@@ -362,4 +363,117 @@ def test_masks_of_other_models_are_refused(
     words = ["bake", "tiny-bert", "--edit", f"mask:{tmp_path / 'mask'}", "--output", str(tmp_path / "out")]
     assert main(words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plain_mask_of_another_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder of a model says what it is of, also where the mask names no sites; what a user builds fits any."""
+    cells = torch.rand(4, 8, 8) < 0.5
+    attrim.bake(attrim.load_model("tiny-bert"), Mask(cells)).save_pretrained(tmp_path / "bert")
+    words = ["--edit", f"mask:{tmp_path / 'bert'}", "--output", str(tmp_path / "out"), "--even-if-slower"]
+    assert main(["bake", "tiny-gpt2", *words]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "The mask was made for a bert model, not for a gpt2 one" in said
+    assert not (tmp_path / "out").exists()
+    (mask,) = parse_chain(f"mask:{tmp_path / 'bert'}")
+    with pytest.raises(SiteError, match="made for a bert model"), attrim.edit(attrim.load_model("tiny-gpt2"), mask):
+        raise AssertionError("must not be reached")
+    assert main(["bake", "tiny-bert", *words, "--rounds", "1"]) == 0
+    assert attrim.bake(attrim.load_model("tiny-gpt2"), Mask(cells)) is not None
+    save_edits(Mask(cells), tmp_path / "by hand")
+    assert main(["bake", "tiny-gpt2", "--edit", f"mask:{tmp_path / 'by hand'}", "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("kind", ["mask", "window"])
+def test_a_mask_in_float32_for_a_model_in_half_precision(dtype: torch.dtype, gradients: bool, kind: str) -> None:
+    """As SDPA takes it, on which the model ran."""
+    model = ANIMALS["bert"].build().to(dtype)
+    inputs = batch(ANIMALS["bert"], (9, 6))
+    baked = attrim.bake(model, Window(4) if kind == "window" else Mask(torch.rand(4, 9, 9) < 0.3))
+    additive = (1 - inputs["attention_mask"])[:, None, None, :].expand(-1, 1, 9, -1) * torch.finfo(torch.float32).min
+    with torch.set_grad_enabled(gradients):
+        expected = baked(**inputs)[0]
+        found = baked(input_ids=inputs["input_ids"], attention_mask=additive)[0]
+        assert model(input_ids=inputs["input_ids"], attention_mask=additive)[0].dtype == dtype
+    torch.testing.assert_close(found, expected)
+
+
+def change_through_numpy(mask: torch.Tensor) -> None:
+    mask.numpy()[:, :, :, 4:] = mask.numpy().min() if mask.dtype != torch.bool else False
+
+
+def change_data(mask: torch.Tensor) -> None:
+    mask.data[:, :, :, 4:] = torch.finfo(torch.float32).min if mask.dtype != torch.bool else False
+
+
+@pytest.mark.parametrize("how", ["model", "backbone", "edited backbone"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("change", [change_through_numpy, change_data])
+@pytest.mark.parametrize("edits", [[Window(4)], [Constant(noise(4, 40, 40), heads=[0])]], ids=["window", "constant"])
+def test_a_mask_that_changes_without_a_trace(
+    how: str, dtype: torch.dtype, change: Callable[[torch.Tensor], None], edits: list[Edit]
+) -> None:
+    model, ids = ANIMALS["bert"].build(), batch(ANIMALS["bert"], (9, 9))["input_ids"]
+    allowed = torch.ones(2, 1, 9, 9, dtype=torch.bool)
+    allowed[1, :, :, 7:] = False
+    mask = allowed if dtype == torch.bool else torch.where(allowed, 0.0, torch.finfo(dtype).min)
+    baked = attrim.bake(model, *edits)
+    runs = baked if how == "model" else model.bert if how == "edited backbone" else baked.bert
+    with torch.no_grad(), attrim.edit(model, *edits, strict=False) if how[0] == "e" else contextlib.nullcontext():
+        before = runs(ids, attention_mask=mask)[0]
+        version = mask._version
+        change(mask)
+        assert mask._version == version
+        found = runs(ids, attention_mask=mask)[0]
+        torch.testing.assert_close(found, runs(ids, attention_mask=mask.clone())[0])
+    assert not torch.allclose(found, before, atol=1e-3)
+
+
+def cut_last_head(attention: Any, replace: bool) -> None:
+    """Cut the last head of a BERT by hand, with other projections or with other weights in the same ones."""
+    width = attention.self.query.out_features - 4
+    for name in ("query", "key", "value"):
+        old = getattr(attention.self, name)
+        new = torch.nn.Linear(16, width) if replace else old
+        new.weight, new.bias = (torch.nn.Parameter(tensor.detach()[:width]) for tensor in (old.weight, old.bias))
+        setattr(attention.self, name, new)
+    attention.output.dense.weight = torch.nn.Parameter(attention.output.dense.weight.detach()[:, :width])
+    attention.self.num_attention_heads, attention.self.all_head_size = width // 4, width
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [Mask(torch.rand(4, 9, 9) < 0.3)],
+        [Window(4, select=attrim.Select(heads=[3]))],
+        [Constant(noise(4, 40, 40), heads=[0])],
+        [Constant(noise(4, 40, 40), heads=[0]), Window(4, select=attrim.Select(heads=[1, 2]))],
+    ],
+    ids=["mask", "window", "constant", "mixed"],
+)
+def test_heads_that_were_cut_by_hand_are_one_sentence(edits: list[Edit], replace: bool, gradients: bool) -> None:
+    baked, inputs = attrim.bake(ANIMALS["bert"].build(), *edits), batch(ANIMALS["bert"], (9, 6))
+    cut_last_head(baked.bert.encoder.layer[1].attention, replace)
+    with (
+        pytest.raises(SiteError, match=r"layer\.1\.attention\.self .* remove heads with Gate\(0\)"),
+        torch.set_grad_enabled(gradients),
+    ):
+        baked(**inputs)
+
+
+def test_distances_that_are_no_numbers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel would remove such cells, and the reference keep them."""
+    cells, distances = torch.rand(4, 8, 8) < 0.5, torch.full((4, 15), 0.3)
+    folder = save_edits(Mask(cells, "offset", distances=distances), tmp_path / "mask")
+    distances[0, 3] = float("nan")
+    with pytest.raises(ParameterError, match="contain NaN or infinity"):
+        Mask(cells, "offset", distances=distances)
+    object.__setattr__(mask := parse_chain(f"mask:{folder}")[0], "distances", distances)
+    save_edits(mask, folder)
+    assert main(["bake", "tiny-bert", "--edit", f"mask:{folder}", "--output", str(tmp_path / "out")]) == 2
+    assert "contain NaN or infinity" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()

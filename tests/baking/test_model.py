@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from transformers import Trainer, TrainingArguments, pipeline
 
 import attrim
+from attrim.attention.discover import find_sites
 from attrim.core.site import Select
 from attrim.edits import Constant, Edit, Gate, Threshold
 from attrim.errors import ParameterError, ShapeError, SiteError
@@ -241,3 +243,38 @@ def test_layers_keep_their_numbers_where_the_head_is_left_out(name: str, kind: s
     edit = attrim.Gate(0, select=attrim.Select(heads=[(0, 1)]))
     attrim.bake(attrim.load_model(name, kind), edit).save_pretrained(tmp_path)
     assert [site.layer for site in attrim.sites(attrim.load_model(str(tmp_path), "auto"))] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["albert", "lxmert", "bart"])
+def test_threads_do_not_share_how_far_a_pass_has_come(name: str) -> None:
+    """Another thread runs the model between the first two calls of its attention."""
+    model = ANIMALS[name].build()
+    matrices = {site.name: noise(4, POSITIONS + place, POSITIONS) for place, site in enumerate(find_sites(model))}
+    baked = attrim.bake(model, Constant(matrices, heads=[0, 1]))
+    inputs, others = batch(ANIMALS[name], (9, 6)), batch(ANIMALS[name], (6, 9), seed=2)
+    with torch.no_grad():
+        expected = output_of(baked(**inputs))
+    here, ran = threading.get_ident(), []
+
+    def run_others(*_: Any) -> None:
+        if threading.get_ident() == here and not ran:
+            ran.append(True)
+            other = threading.Thread(target=lambda: baked(**others))
+            other.start()
+            other.join()
+
+    sites = [site for site in find_sites(model) if name != "bart" or site.role == "decoder"]
+    hook = baked.get_submodule(sites[0].path).register_forward_hook(run_others)
+    with torch.no_grad():
+        found = output_of(baked(**inputs))
+    hook.remove()
+    assert ran
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_static_cache_has_no_room_for_constant_heads() -> None:
+    _, baked = baked_of("gpt2")
+    inputs = batch(ANIMALS["gpt2"], (5,))
+    with pytest.raises(SiteError, match="constant heads, whose values a static cache has no room for"):
+        baked.generate(**inputs, max_new_tokens=3, cache_implementation="static", pad_token_id=0)
+    assert baked.generate(**inputs, max_new_tokens=3, pad_token_id=0, eos_token_id=None).shape == (1, 8)

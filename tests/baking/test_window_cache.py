@@ -21,6 +21,7 @@ from attrim.edits import Edit, Entmax, Gate, Window
 from attrim.errors import ParameterError
 from baked_models import ANIMALS
 from watching import Keep, TorchCalls
+from zoo import batch
 
 EDITS: dict[str, list[Edit]] = {
     "all": [Window(3, first=1)],
@@ -345,3 +346,14 @@ def test_a_cache_of_windows_is_not_for_other_models() -> None:
         model(TOKENS, past_key_values=cache, use_cache=True)
         with pytest.raises(ParameterError, match="the model that it was made for"):
             model(TOKENS[:, :1], past_key_values=cache, use_cache=True)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_model_with_windows_assists_another(name: str) -> None:
+    """Tokens of an assistant are taken back, which a cache of windows cannot do."""
+    model = ANIMALS[name].build()
+    baked = attrim.bake(model, Window(3, first=1))
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    inputs = batch(ANIMALS[name], (9,))
+    found = model.generate(**inputs, assistant_model=baked, **options)  # type: ignore[operator]
+    assert torch.equal(found, model.generate(**inputs, **options))  # type: ignore[operator]

@@ -17,7 +17,7 @@ from ..core.site import Select, Site, require_select
 from ..edits.base import Edit
 from ..errors import ParameterError, SiteError, require_all
 from ..stats.base import Stat
-from .discover import Map, map_of
+from .discover import Map, map_of, root_of
 from .install import installed
 from .layers import check_layers, touches_layers
 from .session import Attachment, Session
@@ -102,6 +102,8 @@ def _attached(
     require_all(stats, Stat, "a stat")
     select = Select() if select is None else select
     require_select(select)
+    for item in edits:
+        item.check_architecture(getattr(getattr(root_of(model), "config", None), "model_type", None))
     attachment = prepare(map_of(model, example), edits, stats, select, fast)
     with attached(attachment) as session:
         yield [site for site in attachment.map.sites if site in attachment.plans]

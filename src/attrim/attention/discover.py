@@ -126,6 +126,12 @@ def map_of(model: nn.Module, example: Any = None) -> Map:
         return found
 
 
+def is_mapped(model: nn.Module) -> bool:
+    """Whether the attention of a model is known already, so that no dry run is needed."""
+    known = _maps.get(root_of(model))
+    return known is not None and known.fits(root_of(model))
+
+
 def knows_map(model: nn.Module, found: Map) -> bool:
     """Whether a map is the one that contexts on a model use."""
     return _maps.get(model) is found and found.fits(model)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.site import Site
+from ..core.tracing import is_symbolic
 from ..edits.base import Edit
 from ..kernels import flex, team, ways
 from ..kernels.blocks import Edges
@@ -58,9 +59,9 @@ def attend(
     Returns
     -------
     ``[B, Q, H, D]``; None where the kernel does not apply and the reference must run: gradients, other devices and
-    dtypes, masks with gaps, examples that are padded differently before their first token.
+    dtypes, masks with gaps, examples that are padded differently before their first token, tracers.
     """
-    if team.differentiates(query, key, value):
+    if team.differentiates(query, key, value) or is_symbolic():
         return None
     edges = mask.edges
     if edges is None or 0 in query.shape:

@@ -177,8 +177,8 @@ class Wrapped:
     def __code__(self) -> Any:
         """Asked for by ``torch.export``, which does not see what a context adds to the model's own code."""
         raise SiteError(
-            "A model inside of attrim.edit cannot be exported with torch.export; bake Gate edits with attrim.bake and "
-            "export that model, or leave the context first."
+            "A model inside of attrim.edit cannot be exported with torch.export; bake Gate, Constant, Mask or Window "
+            "with attrim.bake and export that model, or leave the context first."
         )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..core.call import Call
 from ..core.plan import Plan, Softmax
+from ..core.tracing import is_symbolic
 from ..errors import SiteError
 from ..kernels import attend as kernel
 from . import dropping
@@ -24,7 +25,7 @@ from .install import NAME, before
 from .masks import MaskFacts, allowed_by, note_offsets, only_forbids
 from .masks import additive as as_additive
 from .recorder import current_recorder
-from .session import Firing, repeated
+from .session import Firing, changed_heads, repeated
 from .softmax import SoftmaxMode
 
 BAKED = {"sdpa": "attrim_baked", "eager": "attrim_baked_eager"}  # baked models, by what runs underneath
@@ -123,9 +124,12 @@ def _plain_mask(q_offset: Any, kv_offset: Any, arguments: dict[str, Any]) -> Ten
     queries, keys, padding = arguments["q_length"], arguments["kv_length"], arguments.get("attention_mask")
     function, device = arguments.get("mask_function"), arguments.get("device", "cpu")
     sizes = arguments["batch_size"], queries, keys, q_offset, kv_offset
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
-        return None
-    if arguments.get("use_vmap") or any(type(size) is not int for size in sizes):
+    if (
+        is_symbolic()
+        or torch.compiler.is_compiling()
+        or arguments.get("use_vmap")
+        or any(type(size) is not int for size in sizes)
+    ):
         return None
     single = queries == 1 and q_offset + 1 == kv_offset + keys
     if function is bidirectional_mask_function or (function is causal_mask_function and single):
@@ -207,6 +211,8 @@ def _attend(
     standard = setup.standard and _standard_arguments(arguments)
     fusing = before(module.config) in SDPA
     if setup.site is not None:
+        if query.shape[1] != setup.site.heads:
+            raise changed_heads(setup.site, query.shape[1])
         mask = firing.facts(attention_mask, shape, query.device)
         # Dropout is left to the stock function: a model in training mode may run without gradients, too.
         drops = plan.only_drops and standard and fusing and not arguments.get("dropout")
@@ -220,7 +226,7 @@ def _attend(
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
         if mask is not None:
             firing.place(mask)  # cross-attention asks where the tokens are
-        made_here = fused and standard and mask is not None and mask.offsets is not None
+        made_here = fused and standard and mask is not None and mask.offsets is not None and not is_symbolic()
         if made_here and mask is not None and mask.structure is not None:
             # Our mask function gives a mask always. SDPA takes longer with one, and does not leave out what comes after
             # a causal query, so transformers leaves the mask out where it says nothing more than this.
@@ -241,6 +247,8 @@ def _attend(
         if output is not None:
             return _watched_output(plan, output, call), None
     additive_mask = additive(attention_mask, query.dtype, mask)
+    if fusing and additive_mask is not None:
+        additive_mask = _as_dtype(additive_mask, query.dtype)
     if plan.needs_weights:
         attention = _EditedSoftmax(plan, call, key.shape[-2])
         with SoftmaxMode(attention):
@@ -269,8 +277,8 @@ def _may_fuse(module: nn.Module, plan: Plan, fast: bool, arguments: dict[str, An
     if not plan.needs_weights or plan.touches("scores"):
         return False
     forgotten = fast if plan.stats else before(module.config) in SDPA and not arguments.get("output_attentions")
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
-    wanted = forgotten and plan.compiles and not traced and not torch.is_grad_enabled()
+    wanted = forgotten and plan.compiles and not is_symbolic() and not torch.is_grad_enabled()
+    wanted = wanted and not torch.compiler.is_compiling()
     return wanted and not arguments.get("dropout")
 
 
@@ -342,6 +350,12 @@ def additive(attention_mask: Tensor | None, dtype: torch.dtype, facts: MaskFacts
     if attention_mask is None or attention_mask.dtype != torch.bool:
         return attention_mask
     return as_additive(attention_mask, dtype) if facts is None else facts.additive(dtype)
+
+
+def _as_dtype(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """An additive mask in the dtype of the queries: SDPA takes another one, too, and eager attention does not."""
+    # The lowest number of float32 would be -inf in bfloat16, and a row of nothing else would give NaN.
+    return mask if mask.dtype == dtype else mask.clamp(min=torch.finfo(dtype).min).to(dtype)
 
 
 def is_standard(module: nn.Module, arguments: dict[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.call import Call
 from ..core.site import Site
+from ..core.tracing import is_symbolic
 from ..errors import SiteError
 from ..kernels.blocks import Edges, Structure, find_edges, unrepeated
 
@@ -24,7 +25,7 @@ FORBIDDEN = -5000.0
 token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", default=None)
 
 # Both forget a mask when the mask itself is freed, which is usually the end of the forward pass.
-_facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how and in which pass it was read, MaskFacts)
+_facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how it was read, MaskFacts)
 _offsets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> slots of first query and key, padding (or None)
 _patterns: deque[Tensor] = deque(maxlen=8)  # patterns seen before, so that equal ones are the same tensor
 
@@ -82,9 +83,11 @@ class MaskFacts:
         causal: bool = False,
         padding_sees_itself: bool = False,
         one_is_real: bool = False,
-        era: object = None,
     ) -> MaskFacts:
         """The facts of a mask, cached until the mask is freed or changed in place.
+
+        A mask that the user passed may be changed without a trace (through numpy, ``.data``, or in inference mode), so
+        its cells are compared with those of the facts.
 
         Parameters
         ----------
@@ -92,24 +95,24 @@ class MaskFacts:
         shape : numbers of queries and keys.
         causal : without a mask, query i may attend to keys up to i.
         one_is_real : the mask is 1 for allowed cells and 0 for forbidden ones, whatever its dtype.
-        era : stands for the forward pass that is running. Tensors that are made in inference mode do not count their
-            changes, so their facts are cached for one pass, in which no model changes its mask; None for any pass.
         """
         if mask is None:
-            # Tensors without numbers, which tracers make, must not be cached.
-            tracing = torch.compiler.is_compiling()
-            make = _without_mask.__wrapped__ if tracing else _without_mask
+            make = _without_mask.__wrapped__ if is_symbolic() or torch.compiler.is_compiling() else _without_mask
             return make(shape, device, causal, padding_sees_itself)
+        keeps, noted = not is_symbolic(), is_noted(mask)
         reading = shape, padding_sees_itself, one_is_real, version_of(mask)
-        known = _facts.get(mask)
-        changed = known is not None and mask.is_inference() and era not in (None, known[1])
-        if known is None or known[0] != reading or changed:
-            with torch.inference_mode(False):
-                allowed = allowed_by(mask.bool() if one_is_real else mask, shape, device)
-            offsets, padding = _offsets.get(mask, (None, None))
-            facts = cls(allowed, offsets=offsets, padding=padding, padding_sees_itself=padding_sees_itself)
-            known = _facts[mask] = reading, era, facts
-        return known[2]
+        known = _facts.get(mask) if keeps else None
+        if known is not None and known[0] == reading and noted:
+            return known[1]
+        with torch.inference_mode(False):
+            allowed = allowed_by(mask.bool() if one_is_real else mask, shape, device, copied=keeps and not noted)
+        if known is not None and known[0] == reading and torch.equal(known[1].allowed, allowed):
+            return known[1]
+        offsets, padding = _offsets.get(mask, (None, None))
+        facts = cls(allowed, offsets=offsets, padding=padding, padding_sees_itself=padding_sees_itself)
+        if keeps:
+            _facts[mask] = reading, facts
+        return facts
 
     # Facts may outlive the pass that asked for them first, so none is an inference tensor, which no later pass with
     # gradients could use.
@@ -121,20 +124,18 @@ class MaskFacts:
         seen = self.allowed
         queries, keys = seen.shape[-2:]
         if not (self.padding_sees_itself and queries == keys and keys > 1):
-            return unrepeated(seen).flatten(1, 2).any(1).expand(len(seen), keys)
+            return unrepeated(seen).flatten(1, 2).any(1).expand(seen.shape[0], keys)
         real = (seen & ~torch.eye(keys, dtype=torch.bool, device=seen.device)).flatten(1, 2).any(1)
-        if not bool(seen.triu(1).any()):
-            # No later query is there to see the last token of a causal text, which is as real as the one before it.
-            real[:, -1] = real[:, -2]
-        return real
+        # No later query is there to see the last token of a causal text, which is as real as the one before it.
+        causal = ~seen.triu(1).any()
+        return torch.cat([real[:, :-1], torch.where(causal, real[:, -2:-1], real[:, -1:])], dim=1)
 
     @functools.cached_property
     @torch.inference_mode(False)
     def lead(self) -> Tensor | None:
         """Int64 ``[B|1]``: how many slots stand before the first real one; None when no example has any."""
         real = self.real if self.padding is None else self.padding
-        lead = real.int().argmax(-1)  # an example without any real key gets 0
-        return lead if bool(lead.any()) else None
+        return _some(real.int().argmax(-1))  # an example without any real key gets 0
 
     @functools.cached_property
     @torch.inference_mode(False)
@@ -158,6 +159,8 @@ class MaskFacts:
     @torch.inference_mode(False)
     def factors(self) -> Factors | None:
         """The allowed cells as pattern and real keys; None when they are not such a product."""
+        if is_symbolic():
+            return None
         cells = self.allowed[:, 0]
         lead, shift = self.lead, None
         if self.allowed.shape[1] > 1 or (lead is not None and cells.shape[-2] != cells.shape[-1]):
@@ -204,7 +207,7 @@ def only_forbids(mask: Tensor | None) -> bool:
     """
     if mask is None or mask.dtype == torch.bool or is_noted(mask):
         return True
-    return bool(((mask == 0) | (mask <= FORBIDDEN)).all())
+    return not is_symbolic() and bool(((mask == 0) | (mask <= FORBIDDEN)).all())
 
 
 def version_of(tensor: Tensor) -> int:
@@ -230,8 +233,14 @@ def _known_pattern(pattern: Tensor) -> Tensor:
     return pattern
 
 
-def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """The allowed cells ``[B|1, H|1, Q, K]`` of a boolean or additive mask; None allows everything."""
+def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device, *, copied: bool = False) -> Tensor:
+    """The allowed cells ``[B|1, H|1, Q, K]`` of a boolean or additive mask; None allows everything.
+
+    Parameters
+    ----------
+    shape : numbers of queries and keys.
+    copied : never a view of the mask, which may change.
+    """
     queries, keys = shape
     if mask is None:
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device).expand(1, 1, queries, keys)
@@ -245,20 +254,22 @@ def allowed_by(mask: Tensor | None, shape: tuple[int, int], device: torch.device
     if mask.dtype != torch.bool:
         allowed = unrepeated(mask) > FORBIDDEN
     else:
-        allowed = unrepeated(mask).clone() if mask.is_inference() else mask
+        allowed = unrepeated(mask).clone() if copied or mask.is_inference() else mask
     return allowed.expand(*mask.shape[:2], queries, keys)
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """Allowed cells as a mask that stock eager attention adds to scores."""
     cells = unrepeated(allowed)
-    mask = torch.zeros(cells.shape, dtype=dtype, device=cells.device).masked_fill_(~cells, torch.finfo(dtype).min)
-    return mask.expand(allowed.shape)
+    ends = torch.tensor([torch.finfo(dtype).min, 0.0], dtype=dtype, device=cells.device)
+    return torch.where(cells, ends[1], ends[0]).expand(allowed.shape)
 
 
 def allowed_in(scores: Tensor) -> Tensor:
     """The allowed cells of scores ``[B, H, Q, K]`` that already contain their mask."""
     allowed = scores.detach() > FORBIDDEN
+    if is_symbolic():
+        return allowed
     first = allowed[:, :1]
     # One pattern for all heads is the rule; keeping it once lets stats share counts among heads.
     return first if bool((allowed == first).all()) else allowed
@@ -297,7 +308,7 @@ def make_call(
     query_stream, key_stream = site.streams
     before = streams.get(query_stream)
     if query_stream != key_stream:
-        if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, len(mask.allowed)):
+        if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, mask.allowed.shape[0]):
             before = _called_with(targets if site.role == "cross" else None, queries, mask.allowed)
         return Call(
             site=site,
@@ -320,7 +331,7 @@ def make_call(
     if real.shape[-1] != queries:
         real = _all_real(queries, mask.allowed.device)
     lead = mask.lead
-    followed = before is not None and (before.lead is None or len(before.lead) == len(mask.allowed))
+    followed = before is not None and (before.lead is None or before.lead.shape[0] == mask.allowed.shape[0])
     if mask.padding is None and position > 0 and before is not None and followed:
         lead = before.lead  # a sliding cache may have dropped the padding by now
     streams[query_stream] = Stream(real, position, lead)
@@ -344,11 +355,15 @@ def make_call(
 
 def _called_with(targets: Tensor | None, queries: int, allowed: Tensor) -> Stream:
     """The stream of queries of a decoder without self-attention."""
-    if targets is None or targets.shape != (len(allowed), queries):
+    if targets is None or targets.shape != (allowed.shape[0], queries):
         return Stream(_all_real(queries, allowed.device), 0, None)
     real = targets.to(allowed.device)
-    lead = real.int().argmax(-1)
-    return Stream(real, 0, lead if bool(lead.any()) else None)
+    return Stream(real, 0, _some(real.int().argmax(-1)))
+
+
+def _some(lead: Tensor) -> Tensor | None:
+    """Numbers of slots ``[B]`` before the first real one; None where all are known to be 0."""
+    return lead if is_symbolic() or bool(lead.any()) else None
 
 
 def _all_real(queries: int, device: torch.device) -> Tensor:

@@ -22,7 +22,7 @@ from ..kernels import team, ways
 from ..kernels.sparse import SparsePlan
 from ..stats.base import Stat
 from .architectures import DEFAULT, Facts
-from .masks import MaskFacts, Stream, make_call, token_slots, version_of
+from .masks import MaskFacts, Stream, is_noted, make_call, token_slots, version_of
 
 if TYPE_CHECKING:
     from .discover import Map
@@ -73,6 +73,14 @@ class Repeatable:
     layout: tuple[object, ...]
     stream: tuple[str, Stream]
     attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def changed_heads(site: Site, heads: int) -> SiteError:
+    """The error for a site that had other heads when its model was looked at or baked."""
+    return SiteError(
+        f"{site.name} attends with {heads} heads, but it had {site.heads} when attrim looked at the model, so edits "
+        "would be of other heads; remove heads with Gate(0), baked together with all other edits."
+    )
 
 
 def _layout_of(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> tuple[object, ...]:
@@ -189,8 +197,8 @@ class Session:
         self.fired: set[Site] = set()
         self.streams: dict[str, Stream] = {}
         self.targets: Tensor | None = None
-        self.era = object()
-        """Stands for the forward pass that is running."""
+        self.in_pass = False
+        """Whether a forward pass of the whole model is running."""
         # By the modules themselves: the address of one that was freed may soon be that of another.
         self._counts: dict[nn.Module, int] = {}
         self._layer_counts: dict[nn.Module, int] = {}
@@ -229,14 +237,18 @@ class Session:
         ----------
         targets : bool ``[B, T]``, the real target steps, where the model was called with them.
         """
-        self.era = object()
         self.targets = targets
         self._counts.clear()
         self._layer_counts.clear()
-        self.end_pass()
+        self._forget()
+        self.in_pass = True
 
     def end_pass(self) -> None:
         """Forget the masks of the pass, which may be large."""
+        self.in_pass = False
+        self._forget()
+
+    def _forget(self) -> None:
         self._masks.clear()
         self._calls.clear()
 
@@ -247,10 +259,12 @@ class Session:
             return MaskFacts.of(None, shape, device, padding_sees_itself=alone)
         reading = *shape, version_of(mask)
         known = self._masks.get(id(mask))
-        if known is None or known[1] != reading:
+        # Nobody changes a mask within a pass. Where a part of the model is called alone, there is none.
+        lasting = self.in_pass or is_noted(mask)
+        if known is None or known[1] != reading or not lasting:
             if len(self._masks) >= MOST_MASKS:  # a part of the model is called again and again, without a pass
-                self.end_pass()
-            found = MaskFacts.of(mask, shape, device, padding_sees_itself=alone, era=self.era)
+                self._forget()
+            found = MaskFacts.of(mask, shape, device, padding_sees_itself=alone)
             known = self._masks[id(mask)] = mask, reading, found
         return known[2]
 
@@ -334,11 +348,6 @@ class Firing:
     def idle(self) -> bool:
         """Whether nothing is to be done at this call."""
         return self.setup.idle
-
-    @property
-    def era(self) -> object:
-        """Stands for the forward pass that is running; None without a session."""
-        return self.sessions[0].era if self.sessions else None
 
     def facts(self, mask: Tensor | None, shape: tuple[int, int], device: torch.device) -> MaskFacts:
         """See :meth:`Session.facts`."""

@@ -23,17 +23,18 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import attached, prepare
-from ..attention.discover import find_sites, knows_map, map_of, root_of
+from ..attention.discover import find_sites, is_mapped, knows_map, map_of, root_of
 from ..attention.install import switch, switch_back
 from ..attention.recorder import current_recorder
-from ..attention.session import Attachment, Session
+from ..attention.session import Attachment, Session, changed_heads
 from ..core import record
 from ..core.site import Select, Site
+from ..core.tracing import is_symbolic
 from ..edits.base import Edit
 from ..edits.bits import Packed
 from ..edits.persite import at_site
 from ..edits.saving import BITS, CARRIER, as_saved, decode_edits, encode_edits
-from ..errors import ParameterError
+from ..errors import ParameterError, SiteError
 from .classes import mixed
 from .planning import Layer
 
@@ -99,6 +100,7 @@ class Carrier(nn.Module):
         self.burden, self.layers = burden, tuple(layers)
         self._made: tuple[object, list[Edit]] | None = None
         self._numbered: tuple[list[Edit], list[Site], list[Edit]] | None = None
+        self._heads: dict[str, Site] = {}
         self._attached: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Attachment]] = WeakKeyDictionary()
         # Stock from_pretrained, which knows nothing of this, then names something that it leaves out.
         self.register_buffer("marker", torch.ones(1))
@@ -130,6 +132,8 @@ class Carrier(nn.Module):
 
     def edits(self) -> list[Edit]:
         """The edits as they were given, with the tensors where they are now; the same objects until these change."""
+        if is_symbolic():
+            return self._decoded()
         # Plans of what a kernel leaves out are made once for an edit, so new edits in every pass would cost far more.
         # Without more calls than needed, because this is asked in every pass; the devices are those of the addresses.
         state = [
@@ -138,15 +142,25 @@ class Carrier(nn.Module):
             if tensor is not None
         ]
         if self._made is None or self._made[0] != state:
-            saved = {
-                key: as_saved(getattr(self, name), dtype, shape)
-                for key, (name, dtype, shape) in self.burden.tensors.items()
-            }
-            self._made = state, decode_edits(self.burden.entries, saved)
+            self._made = state, self._decoded()
         return self._made[1]
+
+    def _decoded(self) -> list[Edit]:
+        saved = {
+            key: as_saved(getattr(self, name), dtype, shape)
+            for key, (name, dtype, shape) in self.burden.tensors.items()
+        }
+        return decode_edits(self.burden.entries, saved)
 
     def attachment(self, model: nn.Module) -> Attachment:
         """What a pass of a model (or its backbone) with the edits needs; the same object until something changes."""
+        if torch.compiler.is_exporting() and not is_mapped(model):
+            raise SiteError(
+                f"The attention of this {type(model).__name__} is not known yet, and it cannot be looked for in "
+                "tensors without numbers; run the model once, on any input, before torch.export."
+            )
+        if is_symbolic():
+            return prepare(map_of(model), self.edits_for(model), (), Select())
         edits = self.edits()
         # What map_of asks of every parameter: whether there are numbers, and whether they are of half precision.
         state = self.marker.dtype, self.marker.device, torch.is_autocast_enabled("cpu")
@@ -156,9 +170,17 @@ class Carrier(nn.Module):
             root = model if attachment.map.root is model else root_of(model)
             if numbered is edits and then == state and knows_map(root, attachment.map):
                 return attachment
+        self._require_same_heads(find_sites(model))
         attachment = prepare(map_of(model), self.edits_for(model), (), Select())
         self._attached[model] = (edits, state), attachment
         return attachment
+
+    def _require_same_heads(self, sites: Sequence[Site]) -> None:
+        """Refuse a model whose user has cut heads since its first pass: nothing says which heads are left."""
+        for site in sites:
+            before = self._heads.setdefault(min(site.aliases, key=len), site)
+            if before.heads != site.heads:
+                raise changed_heads(before, site.heads)
 
     def edits_for(self, model: nn.Module) -> list[Edit]:
         """The edits for the heads that are left in a model (or its backbone); the same objects until they change."""
@@ -166,6 +188,8 @@ class Carrier(nn.Module):
         if not self.layers:
             return given
         sites = find_sites(model)
+        if is_symbolic():
+            return renumbered(given, sites, self.layers)
         if self._numbered is None or self._numbered[0] is not given or self._numbered[1] != sites:
             self._numbered = given, sites, renumbered(given, sites, self.layers)
         return self._numbered[2]

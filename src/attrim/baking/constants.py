@@ -11,10 +11,12 @@ from torch.nn import functional
 
 from ..attention.masks import Factors, version_of
 from ..core.call import Call
+from ..core.tracing import is_symbolic
 from ..edits.constant import Outside, constant, row_mass
 from ..edits.positions import gather, require_covered
 from ..edits.rows import FLOOR, precise
 from ..kernels.blocks import CELLS
+from ..kernels.team import differentiates
 
 FEW = 4
 """Up to so many examples go one by one where the matrices stay in cache. It is the faster way (2.4 ms against 3.0 ms
@@ -75,10 +77,9 @@ class Constants(nn.Module):
         """
         queries, keys = call.allowed.shape[-2:]
         inside = queries <= self.matrix.shape[1] and keys <= self.matrix.shape[2]
-        gradients = torch.is_grad_enabled() and value.requires_grad
         if factors is not None and inside and dropout == 0.0:
             output = self._product(value, (queries, keys), factors, out)
-        elif gradients or dropout > 0.0:
+        elif dropout > 0.0 or differentiates(value) or is_symbolic():
             output = self._weighted(value, call, dropout)
         else:
             output = self._masked(value, call, _room(value, queries) if out is None else out)
@@ -124,8 +125,7 @@ class Constants(nn.Module):
             value = value * real[:, None, :, None]
             mass = (crop.magnitude @ real.t()).to(precise(value.dtype))  # [C|1, Q, B|1]
             scale = mass.clamp_min(FLOOR).reciprocal().permute(2, 1, 0)[..., None]
-        gradients = torch.is_grad_enabled() and value.requires_grad
-        into = None if gradients else _room(value, queries) if out is None or shift is not None else out
+        into = None if differentiates(value) else _room(value, queries) if out is None or shift is not None else out
         few = value.shape[0] <= FEW or torch.get_num_threads() == 1
         if into is not None and few and crop.matrix.numel() <= CELLS:
             output = _one_by_one(crop.matrix, value, scale, into)

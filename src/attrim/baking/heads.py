@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,12 +20,31 @@ from ..attention.architectures import Facts
 from ..attention.masks import Factors, MaskFacts, Stream, make_call, note_offsets
 from ..core.call import Call
 from ..core.site import Site
+from ..core.tracing import is_symbolic
 from ..errors import SiteError
+from ..kernels.team import differentiates
 from .constants import Constants
 from .planning import Layer
 from .projections import Projections
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class Running(threading.local):
+    """How far a pass of a baked model has come; every thread that runs the model has one of its own.
+
+    Attributes
+    ----------
+    count : how often a module has attended, for its next site.
+    streams : where self-attention leaves the positions that cross-attention needs, one for the whole model.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.streams: dict[str, Stream] = {}
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
 
 
 class Baked(nn.Module):
@@ -37,7 +57,7 @@ class Baked(nn.Module):
     ----------
     layer : which heads are kept and which are constant.
     keys, kept_values, constant_values : the entries on the head axis of keys and values that the heads use.
-    streams : where self-attention leaves the positions that cross-attention needs, one for the whole model.
+    running : what all modules of the model share in a pass.
     feeds_stream : whether cross-attention with constant heads needs the positions of this module's queries.
     """
 
@@ -48,17 +68,17 @@ class Baked(nn.Module):
         kept_values: Sequence[int],
         constant_values: Sequence[int],
         facts: Facts,
-        streams: dict[str, Stream],
+        running: Running,
         feeds_stream: bool,
     ) -> None:
         super().__init__()
         self.layer = layer
         self.keys, self.kept_values, self.constant_values = tuple(keys), tuple(kept_values), tuple(constant_values)
         self.facts = facts
-        self.streams = streams
+        self.value_heads = max((*self.kept_values, *self.constant_values), default=-1) + 1
+        self.running, self.own = running, Running()
         self.feeds_stream = feeds_stream
         self.calls = nn.ModuleList(Constants(shape, layer.outside) for shape in layer.shapes)
-        self.count = 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A model that comes from a pickle is not cut again, and may be the first one of its process."""
@@ -83,10 +103,16 @@ class Baked(nn.Module):
         function : an attention function of transformers' interface.
         causal : what the module's attention is when there is no mask.
         """
-        place = self.count % len(self.layer.sites)
-        self.count = place + 1
+        place = self.own.count % len(self.layer.sites)
+        self.own.count = place + 1
         weights = None
         kept = len(self.layer.kept)
+        if query.shape[1] < kept or value.shape[1] < self.value_heads:
+            site = self.layer.sites[place]
+            raise SiteError(
+                f"{site.name} was baked with {kept} heads that attend, and some of their queries or values are gone; "
+                "remove heads with Gate(0), baked together with all other edits."
+            )
         heads = kept + len(self.layer.constant)
         if self.calls or self.feeds_stream:
             mask = MaskFacts.of(
@@ -96,7 +122,7 @@ class Baked(nn.Module):
                 causal=causal,
                 padding_sees_itself=self.facts.padding_sees_itself,
             )
-            call, factors = read_call(self.layer.sites[place], mask, self.streams)
+            call, factors = read_call(self.layer.sites[place], mask, self.running.streams)
         if kept:
             bias = arguments.get("position_bias")
             if bias is not None and bias.shape[1] not in (1, kept):
@@ -109,7 +135,7 @@ class Baked(nn.Module):
             return query.new_zeros(query.shape[0], query.shape[2], 0, query.shape[3]), None
         constants, dropout = self.calls[place], float(arguments.get("dropout") or 0.0)
         value = _take(value, self.constant_values)
-        if torch.is_grad_enabled() or not kept:
+        if torch.is_grad_enabled() or not kept or differentiates(query, key, value) or is_symbolic():
             output = constants(value, call, factors, dropout)
             return torch.cat([attending, output], dim=2) if kept else output, weights
         output = value.new_empty(query.shape[0], query.shape[2], heads, value.shape[3])
@@ -176,11 +202,6 @@ def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Te
 
 def read_call(site: Site, mask: MaskFacts, streams: dict[str, Stream]) -> tuple[Call, Factors | None]:
     """The call at a site, and the factors of its mask where every text starts at position 0 and there are any."""
-    if torch.compiler.is_exporting():
-        raise SiteError(
-            f"{site.name} has constant heads, which ask while they run which tokens are real, so the model cannot be "
-            "exported with torch.export; bake Gate edits only, or export the model that was not baked."
-        )
     call = make_call(site, mask, streams)
     if call.position or call.key_position or call.query_lead is not call.key_lead:
         return call, None
@@ -196,19 +217,17 @@ class Beside(nn.Module):
     value : the projection to the values of the constant heads.
     """
 
-    def __init__(
-        self, layer: Layer, value: nn.Linear, row: Projections, facts: Facts, streams: dict[str, Stream]
-    ) -> None:
+    def __init__(self, layer: Layer, value: nn.Linear, row: Projections, facts: Facts, running: Running) -> None:
         super().__init__()
-        self.layer, self.row, self.facts, self.streams = layer, row, facts, streams
+        self.layer, self.row, self.facts = layer, row, facts
+        self.running, self.own = running, Running()
         self.value = value
         self.calls = nn.ModuleList(Constants(shape, layer.outside) for shape in layer.shapes)
-        self.count = 0
 
     def forward(self, states: Tensor, queries: int, mask: Tensor | None, dropout: float) -> Tensor:
         """The joined outputs ``[B, Q, C x D]`` of the constant heads from states ``[B, K, hidden]``."""
-        place = self.count % len(self.layer.sites)
-        self.count = place + 1
+        place = self.own.count % len(self.layer.sites)
+        self.own.count = place + 1
         facts = MaskFacts.of(
             mask,
             (queries, states.shape[1]),
@@ -216,7 +235,7 @@ class Beside(nn.Module):
             padding_sees_itself=self.facts.padding_sees_itself,
             one_is_real=self.row.real_is_one,
         )
-        call, factors = read_call(self.layer.sites[place], facts, self.streams)
+        call, factors = read_call(self.layer.sites[place], facts, self.running.streams)
         value = self.value(states).unflatten(-1, (len(self.layer.constant), -1)).transpose(1, 2)
         return self.calls[place](value, call, factors, dropout).flatten(2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     sites = find_sites(model, example)
     for edit in edits:
         edit.check(sites)
+        edit.check_architecture(model.config.model_type)
         _check_length(model, edit)
     cutting = [edit for edit in edits if not edit.carried]
     carried = [edit for edit in edits if edit.carried]
@@ -95,11 +97,18 @@ def _check_length(model: Any, edit: Edit) -> None:
 
 def _load(baked: Any, edits: Sequence[Edit], layers: Sequence[Layer]) -> Burden:
     """Let a model carry edits."""
-    burden, tensors = Burden.of(edits)
+    burden, tensors = Burden.of([_with_architecture(edit.to_save(), baked.config.model_type) for edit in edits])
     carrier = Carrier.put(baked, burden, layers)
     for name, tensor in tensors.items():
         carrier.register_buffer(name, tensor.detach().to(next(baked.parameters()).device, copy=True))
     return burden
+
+
+def _with_architecture(edit: Edit, kind: str) -> Edit:
+    """An edit that says for which models it is, where it is a mask that names no sites."""
+    if not isinstance(edit, Mask) or isinstance(edit.cells, Mapping) or edit.made_for:
+        return edit
+    return dataclasses.replace(edit, made_for=kind)
 
 
 def _feeding_layers(layers: Sequence[Layer], sites: Sequence[Site]) -> list[Layer]:

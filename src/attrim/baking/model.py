@@ -14,11 +14,12 @@ from ..attention import interface
 from ..attention.session import active_sessions
 from ..core import record
 from ..edits.saving import BAKED, CARRIED
-from ..errors import ArtefactError
+from ..errors import ArtefactError, SiteError
 from ..runs.artefact import UNFIT
 from ..runs.files import file_digest, fill_folder, storage
 from .carrying import Burden, Carrier, carrying
 from .classes import make_class
+from .heads import Baked
 from .planning import Layer
 from .surgery import find, operate, switch
 from .window_cache import WindowCache, find_windows
@@ -50,7 +51,7 @@ class BakedModel:
         """Run the model with the edits that it carries; modules of several sites count their calls from here."""
         for layer in self.attrim_layers:
             if len(layer.sites) > 1 and layer.constant:
-                find(self, layer.path).attrim_baked.count = 0  # type: ignore[union-attr]
+                find(self, layer.path).attrim_baked.own.count = 0  # type: ignore[union-attr]
         cache = kwargs.get("past_key_values")
         with carrying(self), cache.serving() if isinstance(cache, WindowCache) else nullcontext():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
@@ -99,8 +100,10 @@ def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = ()
     layers, absent = tuple(layers), tuple(absent)
     fields: dict[str, Any] = {"attrim_layers": layers, "attrim_stock": stock, "attrim_absent": absent}
     fields["attrim_burden"] = burden
-    if burden is not None and hasattr(stock, "generate"):
-        fields |= {"generate": _generate, "_prepare_cache_for_generation": _prepare_cache}
+    if hasattr(stock, "generate"):
+        fields["_prepare_cache_for_generation"] = _prepare_cache
+        if burden is not None:
+            fields["generate"] = _generate
     made: type = make_class(BakedModel, stock, (baked_class, (stock, layers, absent, burden)), **fields)
     return made
 
@@ -115,13 +118,27 @@ def _prepare_cache(self: Any, generation_config: Any, model_kwargs: dict[str, An
     """Generate with a cache that drops what no window sees, unless another one is asked for."""
     asked = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
     # Assisted generation takes tokens back, and what watches attention needs all keys.
-    rewinds = "assisted" in str(getattr(mode, "value", mode))
-    if not asked and generation_config.use_cache and not rewinds and len(active_sessions()) == 1:
+    rewinds = "assisted" in str(getattr(mode, "value", mode)) or getattr(generation_config, "is_assistant", False)
+    if "static" in str(generation_config.cache_implementation):
+        _refuse_static(self)
+    carries = self.attrim_burden is not None and len(active_sessions()) == 1
+    if carries and not asked and generation_config.use_cache and not rewinds:
         windows = find_windows(self)
         if windows is not None and any(windows):
             model_kwargs["past_key_values"] = WindowCache(windows)
             return None
     return self.attrim_stock._prepare_cache_for_generation(self, generation_config, model_kwargs, mode, *sizes)
+
+
+def _refuse_static(model: Any) -> None:
+    """Refuse a static cache where constant heads need values of heads that have no keys."""
+    for module in model.modules():
+        baked = module._modules.get("attrim_baked")
+        if isinstance(baked, Baked) and baked.calls and baked.value_heads != max(baked.keys, default=0) + 1:
+            raise SiteError(
+                f"{baked.layer.sites[0].name} has constant heads, whose values a static cache has no room for; leave "
+                "cache_implementation out."
+            )
 
 
 def is_baked(folder: str | Path) -> bool:

@@ -11,11 +11,10 @@ from transformers.pytorch_utils import Conv1D
 
 from ..attention import interface
 from ..attention.architectures import Facts, facts
-from ..attention.masks import Stream
 from ..core.site import Site
 from ..errors import ArtefactError, SiteError
 from .classes import mixed
-from .heads import Baked, Beside, WithBias, WithConstants, register
+from .heads import Baked, Beside, Running, WithBias, WithConstants, register
 from .planning import Layer, SitePlan, crossed_streams, matrices_of
 from .projections import Projections, row_of
 from .tensors import (
@@ -48,7 +47,7 @@ class Cut:
         else:
             self.size, self.key_heads = 1, heads
 
-    def on_interface(self, known: Facts, streams: dict[str, Stream], feeds_stream: bool) -> bool:
+    def on_interface(self, known: Facts, running: Running, feeds_stream: bool) -> bool:
         """Cut a module that calls an attention function; whether it needs a special one."""
         kept, constant = self.layer.kept, self.layer.constant
         group = self.layer.heads // self.key_heads
@@ -75,11 +74,11 @@ class Cut:
         special = bool(constant) or not kept or not regular or self.row.indexed or feeds_stream
         if special:
             self.module.attrim_baked = Baked(
-                self.layer, keys, tuple(kept_values), tuple(constant_values), known, streams, feeds_stream
+                self.layer, keys, tuple(kept_values), tuple(constant_values), known, running, feeds_stream
             )
         return special
 
-    def in_private(self, known: Facts, streams: dict[str, Stream]) -> None:
+    def in_private(self, known: Facts, running: Running) -> None:
         """Cut a module that has its softmax in its own code."""
         kept, constant = list(self.layer.kept), self.layer.constant
         if constant and not self.row.states:
@@ -102,7 +101,7 @@ class Cut:
         elif not self.layer.kept:
             nn.init.zeros_(getattr(self.module, self.row.output))
         if beside is not None:
-            self.module.attrim_baked = Beside(self.layer, beside, self.row, known, streams)
+            self.module.attrim_baked = Beside(self.layer, beside, self.row, known, running)
             self.module.__class__ = mixed(WithConstants, type(self.module))  # type: ignore[arg-type]
         elif self.row.bias:
             self.module.attrim_bias = self.row.bias, self.layer.heads, tuple(kept)  # type: ignore[assignment]
@@ -184,7 +183,7 @@ def operate(model: Any, layers: Iterable[Layer]) -> None:
     """Cut a stock model to the given heads, in place; matrices are left blank and weights are not scaled."""
     layers = list(layers)
     known = facts(getattr(model.config, "model_type", None))
-    streams: dict[str, Stream] = {}
+    running = Running()
     crossed = crossed_streams(layers)
     special = False
     for layer in layers:
@@ -192,9 +191,9 @@ def operate(model: Any, layers: Iterable[Layer]) -> None:
         row = row_of(module, layer.sites[0])
         if row.route == "interface":
             feeds_stream = any(site.streams[0] == site.streams[1] in crossed for site in layer.sites)
-            special |= Cut(model, module, row, layer).on_interface(known, streams, feeds_stream)
+            special |= Cut(model, module, row, layer).on_interface(known, running, feeds_stream)
         else:
-            Cut(model, module, row, layer).in_private(known, streams)
+            Cut(model, module, row, layer).in_private(known, running)
     if special:
         register()
         for config in interface.switchable(model):

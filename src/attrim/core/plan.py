@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .call import Call
+from .tracing import is_symbolic
 
 if TYPE_CHECKING:
     from ..edits.base import Edit
@@ -106,7 +107,7 @@ class Plan:
                 if edit.overrides("edit_weights"):
                     weights = _on_heads(edit.edit_weights, weights, call, heads)
             # Structural masks always win, whatever an edit did; where there are none, a pass over all is saved.
-            whole = bool(call.allowed.all())
+            whole = not is_symbolic() and bool(call.allowed.all())
             # Contiguous, because models call .view() on what a softmax returns.
             weights = weights.contiguous() if whole else weights.masked_fill(~call.allowed, 0.0)
         self.watch("weights", weights, call)

@@ -108,6 +108,9 @@ class Edit:
     def check(self, sites: Sequence[Site]) -> None:
         """Refuse to be switched on in a model with these sites; called before anything runs."""
 
+    def check_architecture(self, kind: str | None) -> None:
+        """Refuse to be switched on in a model whose configuration has this ``model_type``, where it has one."""
+
     def to_save(self) -> Edit:
         """The edit that is saved in place of this one and does the same; only where that is smaller, another one."""
         return self

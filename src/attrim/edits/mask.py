@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.call import Call
 from ..core.site import Select, Site
+from ..core.tracing import is_symbolic
 from ..errors import ArtefactError, ParameterError, ShapeError, SiteError
 from ..kernels.rules import KeptSpans
 from .base import Edit, register
@@ -70,6 +71,8 @@ class Mask(Edit):
     distances : float ``[H|1, 2 R + 1]``, or a dict from site name to such, for ``unseen="offset"``: the share of cells
         that is removed where the key is ``d`` positions after its query (entry ``R + d``). Default: that of ``cells``.
     about : how the mask was made, seed included, which travels with it.
+    made_for : the ``model_type`` of the models that the mask is for; any where it is empty. A model that is baked with
+        cells for all sites writes its own, because nothing else in the folder would say it of them.
     """
 
     carried = True
@@ -79,6 +82,7 @@ class Mask(Edit):
     empty: Empty | None = None
     distances: Tensor | Mapping[str, Tensor] | None = field(default=None, kw_only=True)
     about: str = field(default="", kw_only=True, metadata={"label": False})
+    made_for: str = field(default="", kw_only=True, metadata={"label": False})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,8 +93,9 @@ class Mask(Edit):
                     object.__setattr__(self, name, getattr(given, name))
             if self.distances is None and self.unseen == "offset":
                 object.__setattr__(self, "distances", given.distances)
-            if not self.about:
-                object.__setattr__(self, "about", given.about)
+            for name in ("about", "made_for"):
+                if not getattr(self, name):
+                    object.__setattr__(self, name, getattr(given, name))
             if self.select == Select():
                 object.__setattr__(self, "select", given.select)
             object.__setattr__(self, "cells", given.cells)
@@ -175,6 +180,14 @@ class Mask(Edit):
                     "model; make one from averages of this model."
                 )
 
+    def check_architecture(self, kind: str | None) -> None:
+        """See :meth:`Edit.check_architecture`."""
+        if self.made_for and kind and kind != self.made_for:
+            raise SiteError(
+                f"The mask was made for a {self.made_for} model, not for a {kind} one; make one from averages of this "
+                "model."
+            )
+
     def note(self) -> str:
         """How the mask was made."""
         return self.about
@@ -183,11 +196,16 @@ class Mask(Edit):
         """Bool ``[B|1, H|1, Q, K]``: the cells of a call that are removed."""
         query_slots, key_slots = call.query_slots(), call.key_slots()
         size = (self._of_site(call).shape[1], self._of_site(call).shape[2])
-        # Of the rows of a matrix that may have a thousand, a step of a generation needs one.
-        first, last = (min(max(int(slot), 0), size[0]) for slot in (query_slots.min(), query_slots.max() + 1))
+        symbolic = is_symbolic()
+        first, last = 0, size[0]
+        if not symbolic:
+            # Of the rows of a matrix that may have a thousand, a step of a generation needs one.
+            first, last = (min(max(int(slot), 0), size[0]) for slot in (query_slots.min(), query_slots.max() + 1))
         cells = self._rows(call, first, last).to(call.allowed.device)
         found = gather(cells, query_slots - first, key_slots, fill=self.unseen == "prune")
-        if self.unseen != "offset" or (int(query_slots.max()) < size[0] and int(key_slots.max()) < size[1]):
+        if self.unseen != "offset":
+            return found
+        if not symbolic and int(query_slots.max()) < size[0] and int(key_slots.max()) < size[1]:
             return found
         shares = at_heads(at_site(self.distances, call.site, "mask"), call, 0, "distances").to(found.device)
         beyond = gather_offsets(shares, query_slots, key_slots, TAIL) > 0.5
@@ -267,3 +285,5 @@ def _check_distances(values: Tensor | Mapping[str, Tensor], unseen: Any) -> None
                 f"The distances for {name} must have the shape [H, 2 R + 1], not {list(shares.shape)}; the middle "
                 "entry is the query's own position."
             )
+        if not shares.is_meta and not is_symbolic() and not bool(torch.isfinite(shares).all()):
+            raise ParameterError(f"The distances for {name} contain NaN or infinity; give the share that is removed.")

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from ..core.call import Call
+from ..core.site import Site
+from ..core.tracing import is_symbolic
 from ..errors import ShapeError
 
 
@@ -31,15 +33,17 @@ def gather(matrix: Tensor, query_slots: Tensor, key_slots: Tensor, fill: float |
     texts that lie within the matrix and start at the same place get a view of it.
     """
     heads, rows, columns = matrix.shape
-    query_slots, key_slots = _shared(query_slots), _shared(key_slots)
-    places = _run(query_slots, rows), _run(key_slots, columns)
-    if places[0] is not None and places[1] is not None:
-        return matrix[None, :, places[0], places[1]]
+    if not is_symbolic():
+        query_slots, key_slots = _shared(query_slots), _shared(key_slots)
+        places = _run(query_slots, rows), _run(key_slots, columns)
+        if places[0] is not None and places[1] is not None:
+            return matrix[None, :, places[0], places[1]]
     within = inside((rows, columns), query_slots, key_slots)
     if rows == 0 or columns == 0:
         return matrix.new_full((1, heads, *within.shape[-2:]), fill)
     cells = matrix[:, query_slots.clamp(0, rows - 1)[:, :, None], key_slots.clamp(0, columns - 1)[:, None, :]]
-    return cells.transpose(0, 1).masked_fill(~within, fill)
+    # As a number, because torch.jit.trace knows no fill that is a bool.
+    return cells.transpose(0, 1).masked_fill(~within, float(fill))
 
 
 def gather_offsets(curve: Tensor, query_slots: Tensor, key_slots: Tensor, tail: int) -> Tensor:
@@ -56,7 +60,8 @@ def gather_offsets(curve: Tensor, query_slots: Tensor, key_slots: Tensor, tail: 
     ``[B|1, H, Q, K]``; the batch axis is one where all examples agree.
     """
     reach = curve.shape[1] // 2
-    offsets = _shared((key_slots[:, None, :] - query_slots[:, :, None]).clamp(-reach - 1, reach + 1))
+    offsets = (key_slots[:, None, :] - query_slots[:, :, None]).clamp(-reach - 1, reach + 1)
+    offsets = offsets if is_symbolic() else _shared(offsets)
     return with_tails(curve, tail)[:, offsets + reach + 1].transpose(0, 1)
 
 
@@ -69,7 +74,15 @@ def with_tails(curve: Tensor, tail: int) -> Tensor:
 
 
 def require_covered(size: tuple[int, int], call: Call) -> None:
-    """Raise :class:`ShapeError` when an allowed cell of a real query lies outside of ``size``."""
+    """Raise :class:`ShapeError` when an allowed cell of a real query lies outside of ``size``.
+
+    While a model is traced, which tokens are real is not known, and the sizes of the tensors count.
+    """
+    if is_symbolic():
+        queries, keys = call.allowed.shape[-2:]
+        if call.position + queries > size[0] or call.key_position + keys > size[1]:
+            raise _not_covered(call.site, call.position + queries, call.key_position + keys, size)
+        return
     query_slots, key_slots = call.query_slots(), call.key_slots()
     if int(query_slots.max()) < size[0] and int(key_slots.max()) < size[1]:
         return  # nothing lies outside, so there is no need to look at every cell
@@ -81,8 +94,12 @@ def require_covered(size: tuple[int, int], call: Call) -> None:
         int(slots.masked_fill(~valid.any(other).any(1), 0).max()) + 1
         for slots, other in ((query_slots, -1), (key_slots, -2))
     )
-    raise ShapeError(
-        f"A text of {queries} x {keys} positions at site {call.site.name!r} is longer than the averages, which cover "
+    raise _not_covered(call.site, queries, keys, size)
+
+
+def _not_covered(site: Site, queries: int, keys: int, size: tuple[int, int]) -> ShapeError:
+    return ShapeError(
+        f"A text of {queries} x {keys} positions at site {site.name!r} is longer than the averages, which cover "
         f"{size[0]} x {size[1]}; measure longer texts, cut the text, or use outside='zero'."
     )
 
