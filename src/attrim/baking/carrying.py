@@ -269,7 +269,7 @@ class CarryingPart:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the part with the edits of the model that it is a part of."""
-        with carrying(self.attrim_backbone[0]):
+        with carrying(self.attrim_backbone[0], whole=False):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 
@@ -293,18 +293,20 @@ def _parts(backbone: Any) -> list[Any]:
     ]
 
 
-class _Pass(AbstractContextManager[None]):
+class _Switched(AbstractContextManager[None]):
     """The carried edits of a model whose attention all comes to our function, switched on.
 
     As :func:`attached`, but no forward is wrapped, since the model's ``__call__`` says itself when a pass begins.
     """
 
-    def __init__(self, carrier: Carrier, attachment: Attachment) -> None:
-        self.carrier, self.session = carrier, Session(attachment)
+    def __init__(self, carrier: Carrier, attachment: Attachment, whole: bool) -> None:
+        self.carrier, self.session, self.whole = carrier, Session(attachment), whole
 
     def __enter__(self) -> None:
         switch(self.session.map.configs)
         self.session.enter()
+        if self.whole:
+            self.session.start_pass()
         self.token = _carrying.set((*_carrying.get(), (self.carrier, self.session)))
 
     def __exit__(self, *error: object) -> None:
@@ -338,8 +340,13 @@ def _attached(carrier: Carrier, attachment: Attachment) -> Iterator[None]:
             _carrying.reset(token)
 
 
-def carrying(model: Any) -> AbstractContextManager[None]:
-    """Switch the carried edits of a model on, unless they are, or the model is only looked at (a dry run)."""
+def carrying(model: Any, *, whole: bool = True) -> AbstractContextManager[None]:
+    """Switch the carried edits of a model on, unless they are, or the model is only looked at (a dry run).
+
+    Parameters
+    ----------
+    whole : a pass of the whole model is what runs inside; otherwise a part of it, or many passes.
+    """
     carrier: Carrier | None = model._modules.get(CARRIER)
     if carrier is None:
         carrier = getattr(model.base_model, CARRIER, None)
@@ -347,11 +354,13 @@ def carrying(model: Any) -> AbstractContextManager[None]:
         return _NOTHING
     for other, session in _carrying.get():
         if other is carrier:
-            return _NextPass(session) if session.attachment.only_root and session.map.root is model else _NOTHING
+            next_pass = whole and session.attachment.only_root and session.map.root is model
+            return _NextPass(session) if next_pass else _NOTHING
     attachment = carrier.attachment(model)
     # Gradient checkpoints run parts of the model later on, so they are wrapped, too.
-    later = model.training and torch.is_grad_enabled()
-    return (_Pass if attachment.only_root and not later else _attached)(carrier, attachment)
+    if attachment.only_root and not (model.training and torch.is_grad_enabled()):
+        return _Switched(carrier, attachment, whole)
+    return _attached(carrier, attachment)
 
 
 _NOTHING = contextlib.nullcontext()

@@ -110,7 +110,7 @@ def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = ()
 
 def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Generate with the edits that the model carries: a cache is set up for the attention that they need."""
-    with carrying(self):
+    with carrying(self, whole=False):
         return self.attrim_stock.generate(self, *args, **kwargs)
 
 

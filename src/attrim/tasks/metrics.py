@@ -93,7 +93,7 @@ def pearson(prediction: NDArray[Any], label: NDArray[Any]) -> Values:
 
 def spearman(prediction: NDArray[Any], label: NDArray[Any]) -> Values:
     """Rank correlation, ties at their mean rank; 0 where one side is constant."""
-    from scipy.stats import rankdata  # half a second that most commands need not wait
+    from scipy.stats import rankdata  # here, because most commands need nothing of it
 
     return pearson(rankdata(prediction, axis=-1), rankdata(label, axis=-1))
 
