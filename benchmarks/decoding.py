@@ -121,7 +121,7 @@ def main() -> None:
         "freed MiB",
         "/ plan",
     )
-    with torch.inference_mode(), carrying(windowed):
+    with torch.inference_mode(), carrying(windowed, whole=False):
         for length in options.lengths:
             for batch in options.batches:
                 ways = {
