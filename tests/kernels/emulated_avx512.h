@@ -9,6 +9,7 @@
 #define EACH(lanes) for (int lane = 0; lane < (lanes); lane++)
 typedef int32_t Lanes32 __attribute__((vector_size(64)));
 typedef int64_t Lanes64 __attribute__((vector_size(64)));
+typedef uint64_t Unsigned64 __attribute__((vector_size(64))); /* which may overflow */
 
 EMULATED __m512 emulated_set1_ps(float a) { return (__m512){0} + a; }
 EMULATED __m512d emulated_set1_pd(double a) { return (__m512d){0} + a; }
@@ -16,8 +17,8 @@ EMULATED __m512i emulated_setzero_si512(void) { return (__m512i){0}; }
 EMULATED __m512i emulated_set1_epi64(int64_t a) { return (__m512i)((Lanes64){0} + a); }
 EMULATED __m512i emulated_set1_epi32(int32_t a) { return (__m512i)((Lanes32){0} + a); }
 EMULATED __m512 emulated_mul_ps(__m512 a, __m512 b) { return a * b; }
-EMULATED __m512i emulated_add_epi64(__m512i a, __m512i b) { return (__m512i)((Lanes64)a + (Lanes64)b); }
-EMULATED __m512i emulated_sub_epi64(__m512i a, __m512i b) { return (__m512i)((Lanes64)a - (Lanes64)b); }
+EMULATED __m512i emulated_add_epi64(__m512i a, __m512i b) { return (__m512i)((Unsigned64)a + (Unsigned64)b); }
+EMULATED __m512i emulated_sub_epi64(__m512i a, __m512i b) { return (__m512i)((Unsigned64)a - (Unsigned64)b); }
 EMULATED __m512i emulated_castpd_si512(__m512d a) { return (__m512i)a; }
 EMULATED __m512d emulated_add_pd(__m512d a, __m512d b) { return a + b; }
 EMULATED __m512d emulated_fmadd_pd(__m512d a, __m512d b, __m512d c) {
@@ -62,9 +63,9 @@ EMULATED int32_t emulated_reduce_add_epi32(__m512i a) {
     return found;
 }
 EMULATED int64_t emulated_reduce_add_epi64(__m512i a) {
-    uint64_t found = 0;
-    EACH(8) found += (uint64_t)((Lanes64)a)[lane];
-    return (int64_t)found;
+    int64_t found = 0;
+    EACH(8) found += ((Lanes64)a)[lane];
+    return found;
 }
 EMULATED __m512 emulated_scalef_ps(__m512 a, __m512 b) {
     EACH(16) a[lane] = scalbnf(a[lane], (int)floorf(b[lane]));

@@ -590,10 +590,11 @@ AVX512_TARGET static inline __attribute__((always_inline)) Totals totals_of_avx5
     int64_t key = 0;
     for (; key + 16 <= size; key += 16) add_vector(&all, row + key, with_cells ? into + key : NULL, 0xFFFF);
     if (key < size) add_vector(&all, row + key, with_cells ? into + key : NULL, (__mmask16)((1 << (size - key)) - 1));
-    const uint64_t magic = (uint64_t)((size + 15) / 16 * 16) * (uint64_t)FINE_MAGIC_BITS;
+    /* Taken off before lanes are added: these sums may overflow, and the function that adds lanes must not. */
+    const __m512i magic = _mm512_set1_epi64((int64_t)((uint64_t)((size + 15) / 16 * 2) * (uint64_t)FINE_MAGIC_BITS));
     const float small = _mm512_reduce_min_ps(all.least), large = _mm512_reduce_max_ps(all.most);
-    Totals totals = {.sum = (int64_t)((uint64_t)_mm512_reduce_add_epi64(all.sums) - magic),
-                     .squares = (int64_t)((uint64_t)_mm512_reduce_add_epi64(all.products) - magic)};
+    Totals totals = {.sum = _mm512_reduce_add_epi64(_mm512_sub_epi64(all.sums, magic)),
+                     .squares = _mm512_reduce_add_epi64(_mm512_sub_epi64(all.products, magic))};
     memcpy(&totals.least, &small, sizeof small);
     memcpy(&totals.most, &large, sizeof large);
     return totals;
