@@ -9,11 +9,22 @@
 #define EACH(lanes) for (int lane = 0; lane < (lanes); lane++)
 typedef int32_t Lanes32 __attribute__((vector_size(64)));
 typedef int64_t Lanes64 __attribute__((vector_size(64)));
+typedef uint64_t Unsigned64 __attribute__((vector_size(64))); /* which may overflow */
 
 EMULATED __m512 emulated_set1_ps(float a) { return (__m512){0} + a; }
+EMULATED __m512d emulated_set1_pd(double a) { return (__m512d){0} + a; }
+EMULATED __m512i emulated_setzero_si512(void) { return (__m512i){0}; }
+EMULATED __m512i emulated_set1_epi64(int64_t a) { return (__m512i)((Lanes64){0} + a); }
 EMULATED __m512i emulated_set1_epi32(int32_t a) { return (__m512i)((Lanes32){0} + a); }
 EMULATED __m512 emulated_mul_ps(__m512 a, __m512 b) { return a * b; }
-EMULATED __m512i emulated_add_epi64(__m512i a, __m512i b) { return (__m512i)((Lanes64)a + (Lanes64)b); }
+EMULATED __m512i emulated_add_epi64(__m512i a, __m512i b) { return (__m512i)((Unsigned64)a + (Unsigned64)b); }
+EMULATED __m512i emulated_sub_epi64(__m512i a, __m512i b) { return (__m512i)((Unsigned64)a - (Unsigned64)b); }
+EMULATED __m512i emulated_castpd_si512(__m512d a) { return (__m512i)a; }
+EMULATED __m512d emulated_add_pd(__m512d a, __m512d b) { return a + b; }
+EMULATED __m512d emulated_fmadd_pd(__m512d a, __m512d b, __m512d c) {
+    EACH(8) c[lane] = fma(a[lane], b[lane], c[lane]);
+    return c;
+}
 EMULATED __m512 emulated_max_ps(__m512 a, __m512 b) {
     __m512 found;
     EACH(16) found[lane] = a[lane] > b[lane] ? a[lane] : b[lane];
@@ -22,6 +33,19 @@ EMULATED __m512 emulated_max_ps(__m512 a, __m512 b) {
 EMULATED __m512 emulated_min_ps(__m512 a, __m512 b) {
     __m512 found;
     EACH(16) found[lane] = a[lane] < b[lane] ? a[lane] : b[lane];
+    return found;
+}
+EMULATED __m512 emulated_mask_min_ps(__m512 other, __mmask16 mask, __m512 a, __m512 b) {
+    EACH(16) if (mask >> lane & 1) other[lane] = a[lane] < b[lane] ? a[lane] : b[lane];
+    return other;
+}
+EMULATED __m512 emulated_mask_max_ps(__m512 other, __mmask16 mask, __m512 a, __m512 b) {
+    EACH(16) if (mask >> lane & 1) other[lane] = a[lane] > b[lane] ? a[lane] : b[lane];
+    return other;
+}
+EMULATED float emulated_reduce_min_ps(__m512 a) {
+    float found = a[0];
+    EACH(16) found = found < a[lane] ? found : a[lane];
     return found;
 }
 EMULATED float emulated_reduce_max_ps(__m512 a) {
@@ -36,6 +60,11 @@ EMULATED float emulated_reduce_add_ps(__m512 a) {
 EMULATED int32_t emulated_reduce_add_epi32(__m512i a) {
     int32_t found = 0;
     EACH(16) found += ((Lanes32)a)[lane];
+    return found;
+}
+EMULATED int64_t emulated_reduce_add_epi64(__m512i a) {
+    int64_t found = 0;
+    EACH(8) found += ((Lanes64)a)[lane];
     return found;
 }
 EMULATED __m512 emulated_scalef_ps(__m512 a, __m512 b) {
@@ -90,6 +119,11 @@ EMULATED __m512i emulated_cvtps_epi64(__m256 a) {
     EACH(8) found[lane] = (int64_t)nearbyint(a[lane]);
     return (__m512i)found;
 }
+EMULATED __m512d emulated_cvtps_pd(__m256 a) {
+    __m512d found;
+    EACH(8) found[lane] = a[lane];
+    return found;
+}
 EMULATED __m256 emulated_castps512_ps256(__m512 a) {
     __m256 found;
     EACH(8) found[lane] = a[lane];
@@ -136,6 +170,18 @@ EMULATED void emulated_storeu_si512(void *into, __m512i a) { memcpy(into, &a, si
 #define _mm512_set1_epi32 emulated_set1_epi32
 #define _mm512_mul_ps emulated_mul_ps
 #define _mm512_add_epi64 emulated_add_epi64
+#define _mm512_set1_pd emulated_set1_pd
+#define _mm512_setzero_si512 emulated_setzero_si512
+#define _mm512_set1_epi64 emulated_set1_epi64
+#define _mm512_sub_epi64 emulated_sub_epi64
+#define _mm512_castpd_si512 emulated_castpd_si512
+#define _mm512_add_pd emulated_add_pd
+#define _mm512_fmadd_pd emulated_fmadd_pd
+#define _mm512_cvtps_pd emulated_cvtps_pd
+#define _mm512_mask_min_ps emulated_mask_min_ps
+#define _mm512_mask_max_ps emulated_mask_max_ps
+#define _mm512_reduce_min_ps emulated_reduce_min_ps
+#define _mm512_reduce_add_epi64 emulated_reduce_add_epi64
 #define _mm512_max_ps emulated_max_ps
 #define _mm512_min_ps emulated_min_ps
 #define _mm512_reduce_max_ps emulated_reduce_max_ps

@@ -30,6 +30,9 @@ enum { SHIFT = 18, ONE_BITS = 127 << 23, NOT_FINITE = 0x7F800000, FIRST_NORMAL =
 /* The fixed point of stats/integers.py. Adding MAGIC puts the rounded integer into the low bits of the double. */
 static const double SCALE = 68719476736.0, MAGIC = 6755399441055744.0;
 static const int64_t MAGIC_BITS = 0x4338000000000000;
+/* The same for a number that was not scaled: MAGIC / SCALE. */
+static const double FINE_MAGIC = 98304.0;
+static const int64_t FINE_MAGIC_BITS = 0x40F8000000000000;
 
 /* Neighbours often share a bin, and adding to it twice in a row waits for memory: several tables take turns. */
 enum { TABLES = 4, CHUNK = 1 << 15 };
@@ -51,6 +54,11 @@ typedef struct {
 /* The columns of RowBuffers.facts in feed.py. */
 enum { CELLS_FACT, ROWS_FACT, REACHED_FACT, MAJORITY_FACT, SUM_FACT, SQUARES_FACT, ENTROPY_FACT, ERROR_FACT,
        LARGEST_ERROR_FACT, MAXIMUM_FACT, MINIMUM_FACT, FACTS };
+/* Of the weights of a row: sums in fixed point, and the bits of the least and the largest. */
+typedef struct {
+    int64_t sum, squares;
+    int32_t least, most;
+} Totals;
 /* Half of 1 with the slack of stats/moments.py, in fixed point. */
 static const int64_t ONE_FIXED = (int64_t)1 << 36, HALF_FIXED = ((int64_t)1 << 35) + (1 << 14);
 
@@ -551,6 +559,50 @@ AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, in
         _mm512_mask_storeu_epi64(into + key + 8, second, _mm512_add_epi64(more, high));
     }
 }
+/* Totals so far, by lane. */
+typedef struct {
+    __m512i sums, products; /* with the bits of FINE_MAGIC, which are taken off in the end */
+    __m512 least, most;
+} Running;
+/* Add some of 16 weights to them, and to ``into`` unless it is NULL. */
+AVX512_TARGET static inline __attribute__((always_inline)) void add_vector(Running *to, const float *row, int64_t *into,
+                                                                           __mmask16 some) {
+    const __m512 weights = _mm512_maskz_loadu_ps(some, row);
+    to->least = _mm512_mask_min_ps(to->least, some, to->least, weights);
+    to->most = _mm512_mask_max_ps(to->most, some, to->most, weights);
+    _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
+        const __m512d wide = _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(weights, 1) : _mm512_castps512_ps256(weights));
+        const __m512i fixed = _mm512_castpd_si512(_mm512_add_pd(wide, _mm512_set1_pd(FINE_MAGIC)));
+        const __m512d product = _mm512_fmadd_pd(wide, wide, _mm512_set1_pd(FINE_MAGIC)); /* of two floats it is exact */
+        to->sums = _mm512_add_epi64(to->sums, fixed);
+        to->products = _mm512_add_epi64(to->products, _mm512_castpd_si512(product));
+        if (into) {
+            const __mmask8 own = (__mmask8)(some >> 8 * half);
+            const __m512i known = _mm512_maskz_loadu_epi64(own, into + 8 * half);
+            const __m512i more = _mm512_sub_epi64(fixed, _mm512_set1_epi64(FINE_MAGIC_BITS));
+            _mm512_mask_storeu_epi64(into + 8 * half, own, _mm512_add_epi64(known, more));
+        }
+    }
+}
+AVX512_TARGET static inline __attribute__((always_inline)) Totals totals_of_avx512(
+    const int with_cells, const float *row, int64_t size, int64_t *into) {
+    Running all = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_set1_ps(INFINITY), _mm512_set1_ps(-INFINITY)};
+    int64_t key = 0;
+    for (; key + 16 <= size; key += 16) add_vector(&all, row + key, with_cells ? into + key : NULL, 0xFFFF);
+    if (key < size) add_vector(&all, row + key, with_cells ? into + key : NULL, (__mmask16)((1 << (size - key)) - 1));
+    /* Taken off before lanes are added: these sums may overflow, and the function that adds lanes must not. */
+    const __m512i magic = _mm512_set1_epi64((int64_t)((uint64_t)((size + 15) / 16 * 2) * (uint64_t)FINE_MAGIC_BITS));
+    const float small = _mm512_reduce_min_ps(all.least), large = _mm512_reduce_max_ps(all.most);
+    Totals totals = {.sum = _mm512_reduce_add_epi64(_mm512_sub_epi64(all.sums, magic)),
+                     .squares = _mm512_reduce_add_epi64(_mm512_sub_epi64(all.products, magic))};
+    memcpy(&totals.least, &small, sizeof small);
+    memcpy(&totals.most, &large, sizeof large);
+    return totals;
+}
+/* The totals of a row's weights, which are added to ``into`` unless it is NULL, in one go. */
+AVX512_TARGET static Totals totals_avx512(const float *row, int64_t size, int64_t *into) {
+    return into ? totals_of_avx512(1, row, size, into) : totals_of_avx512(0, row, size, NULL);
+}
 AVX512_TARGET static inline Floats_avx512 values_of_avx512(Ints_avx512 bits, const TableParameters *table) {
     const __m512i all = (__m512i)bits;
     const Floats_avx2 low = values_of_avx2((Ints_avx2)_mm512_castsi512_si256(all), table);
@@ -561,7 +613,7 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
     const __m512i all = (__m512i)values;
     const __mmask16 inside = _mm512_cmpgt_epi32_mask(all, _mm512_set1_epi32(low))
         & _mm512_cmple_epi32_mask(all, _mm512_set1_epi32(high));
-    if (inside) _mm512_storeu_si512(into, _mm512_maskz_compress_epi32(inside, all));
+    _mm512_storeu_si512(into, _mm512_maskz_compress_epi32(inside, all));
     return __builtin_popcount(inside);
 }
 #define LANES 16
@@ -580,6 +632,7 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
                                        _mm512_set1_epi32(1))
 #define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
 #define ADD(row, size, into) add_avx512(row, size, into)
+#define TOTALS(row, start, stop, into) totals_avx512((row) + (start), (stop) - (start), into)
 #define COLLECT(values, low, high, into) collect_avx512(values, low, high, into)
 #define ADD_ABOVE(sums, bits, bars)                                                                                    \
     (Floats_avx512)_mm512_mask_add_ps(                                                                                 \

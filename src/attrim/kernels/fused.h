@@ -9,7 +9,7 @@
  * where bits are not below the edge and b elsewhere, VALUES_OF(bits, table), the values of a codebook, COLLECT(bits, low,
  * high, into), which writes a vector that begins with the bits above low and not above high and gives how many they are,
  * ADD_ABOVE(sums, bits, bars), which adds the floats that are above the bars, and COUNT_ABOVE(a, b), the number of lanes in
- * which a is above b. sparse.h undefines them. */
+ * which a is above b. TOTALS(row, start, stop, into) is optional. sparse.h undefines them. */
 
 enum { NAMED(BLOCK) = 2 * ROWS };
 #define BLOCK NAMED(BLOCK)
@@ -262,9 +262,10 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
     }
     if (sure && found <= LANES) { /* what comes before each: larger weights, and equal ones that are listed before it */
         const INTS weights = *(const INTS *)list;
-        masses = (FLOATS){0} + mass;
+        FLOATS parts[4] = {(FLOATS){0} + mass}; /* that need not wait for one another */
         _Pragma("GCC unroll 16") for (int place = 0; place < LANES; place++)
-            masses = ADD_ABOVE(masses, (INTS){0} + list[place], weights + (lanes > place));
+            parts[place % 4] = ADD_ABOVE(parts[place % 4], (INTS){0} + list[place], weights + (lanes > place));
+        masses = (parts[0] + parts[1]) + (parts[2] + parts[3]);
         const int under = COUNT_ABOVE((FLOATS){0} + (half - unsure), masses);
         if (COUNT_ABOVE(masses, (FLOATS){0} + (half + unsure)) + under == LANES) return above + under;
     }
@@ -302,33 +303,43 @@ TARGET static int64_t NAMED(zeros)(const float *restrict row, int64_t size) {
     return found;
 }
 
-/* Facts about a row of weights, in vectors that are ``begin`` to ``end``; those from ``start`` to ``stop`` count, and the
- * others are 0. */
-TARGET static void NAMED(describe)(const float *restrict row, int64_t begin, int64_t end, int64_t start, int64_t stop,
-                                   double entropy, int32_t *list, int64_t *facts) {
-    uint64_t sums = 0, products = 0; /* with the bits of MAGIC, which are taken off in the end */
+#ifndef TOTALS
+/* The totals of the weights from ``start`` to ``stop``, which are added to ``into`` unless it is NULL; what lies beside them
+ * in the same vectors is 0. */
+TARGET static Totals NAMED(totals)(const float *restrict row, int64_t start, int64_t stop, int64_t *restrict into) {
+    const int64_t begin = start / LANES * LANES, end = (stop + LANES - 1) / LANES * LANES;
+    uint64_t sums = 0, products = 0; /* with the bits of FINE_MAGIC, which are taken off in the end */
     for (int64_t key = begin; key < end; key++) {
-        const double weight = row[key], scaled = weight * SCALE;
-        sums += bits_of(scaled + MAGIC);
-        products += bits_of(scaled * weight + MAGIC); /* a product of two floats is exact */
+        const double weight = row[key];
+        sums += bits_of(weight + FINE_MAGIC);
+        products += bits_of(weight * weight + FINE_MAGIC); /* a product of two floats is exact */
     }
-    const uint64_t magic = (uint64_t)(end - begin) * (uint64_t)MAGIC_BITS;
-    const int64_t sum = (int64_t)(sums - magic), squares = (int64_t)(products - magic);
-    int32_t least, most;
-    NAMED(extremes)(row + start, stop - start, &least, &most);
-    const int64_t error = sum > ONE_FIXED ? sum - ONE_FIXED : ONE_FIXED - sum;
-    facts[CELLS_FACT] += stop - start;
+    const uint64_t magic = (uint64_t)(end - begin) * (uint64_t)FINE_MAGIC_BITS;
+    Totals totals = {.sum = (int64_t)(sums - magic), .squares = (int64_t)(products - magic)};
+    NAMED(extremes)(row + start, stop - start, &totals.least, &totals.most);
+    if (into) ADD(row + start, stop - start, into);
+    return totals;
+}
+#define TOTALS(row, start, stop, into) NAMED(totals)(row, start, stop, into)
+#endif
+
+/* Facts about a row of weights, in vectors that are ``begin`` to ``end``; the totals are those of the weights that count,
+ * ``size`` of them, and the others are 0. */
+TARGET static void NAMED(describe)(const float *restrict row, int64_t begin, int64_t end, int64_t size, Totals totals,
+                                   double entropy, int32_t *list, int64_t *facts) {
+    const int64_t sum = totals.sum, error = sum > ONE_FIXED ? sum - ONE_FIXED : ONE_FIXED - sum;
+    facts[CELLS_FACT] += size;
     facts[ROWS_FACT]++;
     facts[SUM_FACT] += sum;
-    facts[SQUARES_FACT] += squares;
+    facts[SQUARES_FACT] += totals.squares;
     facts[ENTROPY_FACT] += (int64_t)(entropy * SCALE + 0.5);
     facts[ERROR_FACT] += error;
     if (error > facts[LARGEST_ERROR_FACT]) facts[LARGEST_ERROR_FACT] = error;
-    if (most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = most;
-    if (least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = least;
+    if (totals.most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = totals.most;
+    if (totals.least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = totals.least;
     if (sum > HALF_FIXED) {
         facts[REACHED_FACT]++;
-        facts[MAJORITY_FACT] += NAMED(majority)(row + begin, end - begin, most, guess_of(entropy), list);
+        facts[MAJORITY_FACT] += NAMED(majority)(row + begin, end - begin, totals.most, guess_of(entropy), list);
     }
 }
 
@@ -431,13 +442,13 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
         s->listed += end - begin;
         s->beside += end - begin - size;
     } else if (factor != 1.0f) NAMED(scale)(row + begin, end - begin, factor);
-    if (sums) ADD(row + start, size, sums + start);
     if (described && numbers) {
+        const Totals totals = TOTALS(row, start, stop, sums ? sums + start : NULL);
         /* -sum(w ln w), where w = exp(x) / sum unless it was edited */
         double entropy = logarithm(sum) - (double)product / sum;
         if (s->edited) entropy = NAMED(entropy)(row + begin, end - begin);
-        NAMED(describe)(row, begin, end, start, stop, entropy, s->list, s->facts);
-    }
+        NAMED(describe)(row, begin, end, size, totals, entropy, s->list, s->facts);
+    } else if (sums) ADD(row + start, size, sums + start);
     return numbers;
 }
 

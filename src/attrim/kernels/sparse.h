@@ -236,6 +236,7 @@ TARGET static void NAMED(attend_sparse)(const SparseParameters *p) {
 #undef COUNT_BELOW
 #undef NARROW
 #undef ADD
+#undef TOTALS
 #undef COLLECT
 #undef ADD_ABOVE
 #undef COUNT_ABOVE
