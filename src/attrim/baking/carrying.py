@@ -293,7 +293,7 @@ def _parts(backbone: Any) -> list[Any]:
     ]
 
 
-class _Switched(AbstractContextManager[None]):
+class _CarriedEdits(AbstractContextManager[None]):
     """The carried edits of a model whose attention all comes to our function, switched on.
 
     As :func:`attached`, but no forward is wrapped, since the model's ``__call__`` says itself when a pass begins.
@@ -359,7 +359,7 @@ def carrying(model: Any, *, whole: bool = True) -> AbstractContextManager[None]:
     attachment = carrier.attachment(model)
     # Gradient checkpoints run parts of the model later on, so they are wrapped, too.
     if attachment.only_root and not (model.training and torch.is_grad_enabled()):
-        return _Switched(carrier, attachment, whole)
+        return _CarriedEdits(carrier, attachment, whole)
     return _attached(carrier, attachment)
 
 

@@ -110,7 +110,7 @@ def together_until(kinds: Sequence[HeadGroups], bytes_: int) -> float:
     return shortest + min(shortest, WASTED // (bytes_ * sum(len(groups.numbers) for groups in dropping)))
 
 
-class Step:
+class DecodingStep:
     """What layers find out once a step: whether its mask is one they know, and what the last token does not see."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class KeptTokens:
     length : tokens that were seen.
     """
 
-    def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor, step: Step) -> None:
+    def __init__(self, groups: HeadGroups, key: Tensor, value: Tensor, lead: Tensor, step: DecodingStep) -> None:
         self.groups, self.lead, self.length, self.step = groups, lead, 0, step
         self.farthest = int(lead.max())
         self.tensors = [tensor.new_zeros(*tensor.shape[:2], 0, tensor.shape[3]) for tensor in (key, value)]
@@ -324,7 +324,7 @@ class WindowLayer(DynamicLayer):
 
     is_croppable = False
 
-    def __init__(self, windows: dict[int, Span], step: Step) -> None:
+    def __init__(self, windows: dict[int, Span], step: DecodingStep) -> None:
         super().__init__()
         self.windows, self.step = windows, step
         self.kept: list[KeptTokens] = []
@@ -531,7 +531,7 @@ class WindowCache(DynamicCache):
     def __init__(self, windows: Iterable[dict[int, Span] | None]) -> None:
         super().__init__()
         self.layer_class_to_replicate = None
-        self._step = Step()
+        self._step = DecodingStep()
         self.layers = [DynamicLayer() if own is None else WindowLayer(own, self._step) for own in windows]
         self._answers = {number: layer for number, layer in enumerate(self.layers) if isinstance(layer, WindowLayer)}
 
