@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,12 @@ from attrim.core.text import parse_chain
 from attrim.edits import Constant, Edit, Entmax, Gate, Mask, SparsePattern, Window, save_edits
 from attrim.edits.bits import Packed
 from attrim.edits.saving import read_carried
-from attrim.errors import ArtefactError, ParameterError, SiteError
+from attrim.errors import ArtefactError, ParameterError, ShapeError, SiteError
 from attrim.models.loading import load_model
 from baked_models import ANIMALS, noise
 from damage import reseal
 from watching import Keep, output_of
-from zoo import batch
+from zoo import ZOO, batch
 
 TEXT = "A few words to measure.\nAnother line, which is longer than the first one.\n"
 EDITS: dict[str, list[Edit]] = {
@@ -477,3 +478,23 @@ def test_distances_that_are_no_numbers_are_refused(tmp_path: Path, capsys: pytes
     assert main(["bake", "tiny-bert", "--edit", f"mask:{folder}", "--output", str(tmp_path / "out")]) == 2
     assert "contain NaN or infinity" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "bart"])
+def test_edits_hold_where_forward_is_called_and_not_the_model(name: str) -> None:
+    animal = next(animal for animal in ZOO if animal.name == name)
+    model = animal.build()
+    baked, inputs = attrim.bake(model, Window(2)), batch(animal, (9, 9))
+    backbone = baked.base_model
+    with torch.no_grad():
+        for each, stock in ((baked, model), (backbone, model.base_model)):
+            expected = each(**inputs)[0]
+            assert not torch.allclose(expected, stock(**inputs)[0])
+            torch.testing.assert_close(each.forward(**inputs)[0], expected)
+    assert "input_ids" in inspect.signature(type(backbone).forward).parameters
+
+
+def test_a_mask_of_another_number_of_heads_is_refused_before_anything_is_baked() -> None:
+    model = next(animal for animal in ZOO if animal.name == "bert").build()
+    with pytest.raises(ShapeError, match="is for 3 heads but the site has"):
+        attrim.bake(model, Mask(torch.rand(3, 8, 8) < 0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 import attrim
 from attrim.edits import Constant, Edit, Gate, Mask, Window
+from attrim.errors import SiteError
 from baked_models import ANIMALS, noise
 from zoo import batch
 
@@ -109,6 +111,21 @@ with torch.no_grad():
 @pytest.mark.slow
 def test_a_model_that_never_ran_is_not_exported() -> None:
     run_apart(LOADED)
+
+
+def test_a_model_that_never_ran_is_not_derived() -> None:
+    _, baked = built("bert", "window")
+    never_ran, inputs = copy.deepcopy(baked), batch(ANIMALS["bert"], (9, 9))
+    never_ran.set_attn_implementation("eager")
+
+    def total(states: Tensor) -> Tensor:
+        return never_ran(inputs_embeds=states)[0].sum()
+
+    states = torch.rand(2, 9, 16)
+    with pytest.raises(SiteError, match=r"run the model once.* torch\.func"):
+        grad(total)(states)
+    never_ran(**inputs)
+    assert grad(total)(states).abs().sum() > 0
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -228,9 +228,9 @@ def test_what_the_last_token_sees_is_found_out_once_a_step() -> None:
     cache = window_cache(model)
     logits(model, cache, [7], torch.ones_like(TOKENS))
     masks = []
-    find = window_caches.Step.find_mask
+    find = window_caches.DecodingStep.find_mask
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(window_caches.Step, "find_mask", lambda *given: masks.append(find(*given)) or masks[-1])
+        patch.setattr(window_caches.DecodingStep, "find_mask", lambda *given: masks.append(find(*given)) or masks[-1])
         for place in (7, 8):
             model(TOKENS[:, place : place + 1], past_key_values=cache, use_cache=True)
     assert [mask.shape[-1] for mask in masks] == [8, 8, 9, 9]

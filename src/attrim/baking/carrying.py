@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from ..edits.bits import Packed
 from ..edits.persite import at_site
 from ..edits.saving import BITS, CARRIER, as_saved, decode_edits, encode_edits
 from ..errors import ParameterError, SiteError
-from .classes import mixed
+from .classes import make_class
 from .planning import Layer
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.bool, torch.float32, torch.float64)}
@@ -123,11 +124,11 @@ class Carrier(nn.Module):
         if backbone is not model:
             backbone.attrim_layers = carrier.layers  # so that layers keep their numbers where it is called alone
             if not isinstance(backbone, Carrying):
-                backbone.__class__ = mixed(Carrying, type(backbone))  # type: ignore[arg-type]
+                backbone.__class__ = _carrying_class(Carrying, type(backbone))  # type: ignore[arg-type]
         for part in _parts(backbone):
             part.attrim_backbone = (backbone,)  # in a tuple, since a module would become a child
             if not isinstance(part, CarryingPart):
-                part.__class__ = mixed(CarryingPart, type(part))  # type: ignore[arg-type]
+                part.__class__ = _carrying_class(CarryingPart, type(part))  # type: ignore[arg-type]
         return carrier
 
     def edits(self) -> list[Edit]:
@@ -154,10 +155,11 @@ class Carrier(nn.Module):
 
     def attachment(self, model: nn.Module) -> Attachment:
         """What a pass of a model (or its backbone) with the edits needs; the same object until something changes."""
-        if torch.compiler.is_exporting() and not is_mapped(model):
+        derived = is_symbolic() and not torch.compiler.is_compiling() and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if (torch.compiler.is_exporting() or derived) and not is_mapped(model):
             raise SiteError(
                 f"The attention of this {type(model).__name__} is not known yet, and it cannot be looked for in "
-                "tensors without numbers; run the model once, on any input, before torch.export."
+                "tensors without numbers; run the model once, on any input, before torch.export or torch.func."
             )
         if is_symbolic():
             return prepare(map_of(model), self.edits_for(model), (), Select())
@@ -271,6 +273,25 @@ class CarryingPart:
         """Run the part with the edits of the model that it is a part of."""
         with carrying(self.attrim_backbone[0], whole=False):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+
+@functools.cache
+def _carrying_class(mixin: type, stock: Any) -> Any:
+    """The class of a backbone or a part of it with the edits, whether it is called or its forward is."""
+    made = _carrying_class, (mixin, stock)
+    return make_class(mixin, stock, made, forward=carrying_forward(stock))
+
+
+def carrying_forward(stock: Any) -> Callable[..., Any]:
+    """The forward of a class with the edits: some code calls it and not the model (PEFT does)."""
+
+    @functools.wraps(stock.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = self.attrim_backbone[0] if isinstance(self, CarryingPart) else self
+        with carrying(model, whole=False):
+            return stock.forward(self, *args, **kwargs)
+
+    return forward
 
 
 def _parts(backbone: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..attention.discover import find_sites
+from ..attention.dropping import whole_call
 from ..core.site import Site
 from ..edits.base import Edit
 from ..edits.mask import Mask
@@ -61,6 +62,8 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
         edit.check(sites)
         edit.check_architecture(model.config.model_type)
         _check_length(model, edit)
+        for site, heads in edit.select.resolve(sites).items() if edit.carried else ():
+            edit.drops(whole_call(site, heads, (1, 1)))  # raises where it is for another number of heads
     cutting = [edit for edit in edits if not edit.carried]
     carried = [edit for edit in edits if edit.carried]
     baked, layers = copy.deepcopy(model), []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from ..edits.saving import BAKED, CARRIED
 from ..errors import ArtefactError, SiteError
 from ..runs.artefact import UNFIT
 from ..runs.files import file_digest, fill_folder, storage
-from .carrying import Burden, Carrier, carrying
+from .carrying import Burden, Carrier, carrying, carrying_forward
 from .classes import make_class
 from .heads import Baked
 from .planning import Layer
@@ -53,8 +52,11 @@ class BakedModel:
             if len(layer.sites) > 1 and layer.constant:
                 find(self, layer.path).attrim_baked.own.count = 0  # type: ignore[union-attr]
         cache = kwargs.get("past_key_values")
-        with carrying(self), cache.serving() if isinstance(cache, WindowCache) else nullcontext():
-            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        with carrying(self):
+            if not isinstance(cache, WindowCache):  # not a nullcontext, of which torch.compile takes only one
+                return super().__call__(*args, **kwargs)  # type: ignore[misc]
+            with cache.serving():
+                return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
         """Save as any model, all files or none, with a sidecar that ``attrim.load`` reads."""
@@ -100,6 +102,8 @@ def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = ()
     layers, absent = tuple(layers), tuple(absent)
     fields: dict[str, Any] = {"attrim_layers": layers, "attrim_stock": stock, "attrim_absent": absent}
     fields["attrim_burden"] = burden
+    if burden is not None:
+        fields["forward"] = carrying_forward(stock)
     if hasattr(stock, "generate"):
         fields["_prepare_cache_for_generation"] = _prepare_cache
         if burden is not None:
