@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 from attrim.core.call import Call
+from attrim.kernels.feed import Feed
 from attrim.stats import Moments
 from attrim.stats.base import Stat
 from attrim.stats.integers import from_wide
@@ -74,6 +76,18 @@ def draw_call(data: st.DataObject) -> tuple[Tensor, Tensor, Tensor, Call, float]
         allowed = allowed & (torch.arange(keys) >= lead[:, None])[:, None, None]
     call = dataclasses.replace(call, allowed=allowed, queries=real, query_lead=lead, key_lead=lead)
     return query, key, value, call, data.draw(st.sampled_from([0.5, 1.0, 2.0])) * size**-0.5
+
+
+def draw_pieces(data: st.DataObject) -> Callable[[int, int, int, Feed], dict[str, int]]:
+    """Any way to divide the work of the fused pass in which no two threads add to the same sums."""
+
+    def pieces(batch: int, heads: int, queries: int, feed: Feed) -> dict[str, int]:
+        apart = feed.cells is None and data.draw(st.booleans())
+        return {
+            "parts": data.draw(st.integers(1, 4)), "together": data.draw(st.integers(1, heads)), "apart": int(apart),
+        }  # fmt: skip
+
+    return pieces
 
 
 def make_rows(rows: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Call]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from attrim.stats import Histogram, Mean, Moments
 from attrim.stats.base import Stat
 from attrim.stats.integers import ONE
 from attrim.stats.moments import MAJORITY
-from calls import assert_equal, assert_moments, draw_call, draw_rows, make_allowed, make_rows, strided
+from calls import assert_equal, assert_moments, draw_call, draw_pieces, draw_rows, make_allowed, make_rows, strided
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 
@@ -50,23 +51,36 @@ def exact(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scaling: f
 
 
 def run_and_compare(
-    query: Tensor, key: Tensor, value: Tensor, call: Call, scaling: float, some: tuple[int, ...]
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    call: Call,
+    scaling: float,
+    some: tuple[int, ...],
+    binned: tuple[int, ...] | None = None,
 ) -> None:
-    """Weights and outputs against double precision; the stats against what they count of the very same weights."""
+    """Weights and outputs against double precision; the stats against what they count of the very same weights.
+
+    Parameters
+    ----------
+    some, binned : the heads with averages, where there are any, and those with a histogram (default: all).
+    """
     edges = find_edges(call.allowed)
     assert edges is not None
     batch, heads = query.shape[:2]
     spans = Spans.of(edges, call.queries, batch)
     histogram, mean, moments = Histogram(), Mean(), Moments()
     everything = tuple(range(heads))
-    feed = Feed.begin(call, spans, [(histogram, everything), (mean, some), (moments, everything)])
+    binned = everything if binned is None else binned
+    stats: list[tuple[Any, tuple[int, ...]]] = [(histogram, binned), (mean, some), (moments, everything)]
+    feed = Feed.begin(call, spans, [(stat, chosen) for stat, chosen in stats if chosen])
     weights = torch.zeros(batch, heads, query.shape[2], key.shape[2])
     output = fused(query, key, value, scaling, spans, feed, weights=weights)
     plain_histogram, plain_mean = Histogram(), Mean()
-    plain_histogram.watch(weights, call)
-    plain_mean.watch(weights[:, list(some)], call.for_heads(some))
-    assert_equal(histogram, plain_histogram)
-    assert_equal(mean, plain_mean)
+    for stat, plain, chosen in ((histogram, plain_histogram, binned), (mean, plain_mean, some)):
+        if chosen:
+            plain.watch(weights[:, list(chosen)], call.for_heads(chosen))
+            assert_equal(stat, plain)
     plain_moments = Moments()
     plain_moments.watch(weights, call)
     assert_moments(moments, plain_moments)
@@ -81,11 +95,11 @@ def run_and_compare(
 @settings(max_examples=60, deadline=None)
 def test_any_shape_mask_and_layout(kernel: str, data: st.DataObject) -> None:
     query, key, value, call, scaling = draw_call(data)
-    some = tuple(sorted(data.draw(st.sets(st.sampled_from(call.heads), min_size=1))))
+    some, binned = (tuple(sorted(data.draw(st.sets(st.sampled_from(call.heads))))) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(team, "path", lambda: team.PATHS.index(kernel))
-        patch.setattr(attending, "_parts", lambda *_: data.draw(st.integers(1, 4)))
-        run_and_compare(query, key, value, call, scaling, some)
+        patch.setattr(attending, "_pieces", draw_pieces(data))
+        run_and_compare(query, key, value, call, scaling, some, binned)
 
 
 @pytest.mark.parametrize("keys", [320, 333, 1030])

@@ -28,7 +28,7 @@ from attrim.kernels.blocks import Spans, find_edges
 from attrim.kernels.feed import Feed
 from attrim.kernels.operations import Operations, find_operations
 from attrim.stats import Histogram, Mean, Moments
-from calls import assert_equal, assert_moments, draw_call, draw_rows, make_rows
+from calls import assert_equal, assert_moments, draw_call, draw_pieces, draw_rows, make_rows
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="the compiled passes were not built")
 
@@ -147,7 +147,7 @@ def test_edits_of_any_shape_mask_and_layout(kernel: str, data: st.DataObject) ->
     some = tuple(sorted(data.draw(st.sets(st.sampled_from(call.heads), min_size=1))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(team, "path", lambda: team.PATHS.index(kernel))
-        patch.setattr(attending, "_parts", lambda *_: data.draw(st.integers(1, 4)))
+        patch.setattr(attending, "_pieces", draw_pieces(data))
         run_and_compare(query, key, value, call, scaling, chosen, some)
 
 

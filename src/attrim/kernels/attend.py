@@ -115,7 +115,7 @@ def fused(
         parameters = team.AttendParameters(
             next=following.data_ptr(),
             path=team.path(),
-            parts=_parts(heads, queries),
+            **_pieces(batch, heads, queries, feed),
             **team.tensor_fields(query, key, value),
             output=output.data_ptr(),
             weights=None if weights is None else weights.data_ptr(),
@@ -169,15 +169,25 @@ def _by_examples(
     return output
 
 
-def _parts(heads: int, queries: int) -> int:
-    """How many pieces the queries of a head are cut into, so that all threads have something to do until the end.
+MOST_HEADS = 64
+"""Heads whose counts by bin a thread may hold at once; those of a head take 64 KiB."""
 
-    Every piece packs the keys and values of its head anew, so it should have many queries.
+
+def _pieces(batch: int, heads: int, queries: int, feed: Feed) -> dict[str, int]:
+    """How the work is divided among threads, as fields of the parameters.
+
+    In most models the heads of a token lie side by side, so those of an example are done one after another: each page
+    of its tensors is then looked for once. Sums by cell are larger than these tensors and those of all examples, so
+    where there are any, the examples of a head follow one another, in one thread.
     """
     threads = torch.get_num_threads()
+    if feed.cells is None and heads <= MOST_HEADS and (batch % threads == 0 or batch >= 4 * threads):
+        return {"parts": 1, "together": heads, "apart": 1}
     if heads % threads == 0:
-        return 1
-    return max(1, min(-(-4 * threads // heads), queries // 64))
+        return {"parts": 1, "together": 1, "apart": 0}
+    # Every piece packs the keys and values of its head anew, so it should have many queries.
+    parts = max(1, min(-(-4 * threads // heads), queries // 64))
+    return {"parts": parts, "together": 1, "apart": 0}
 
 
 def _by_blocks(query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Spans, feed: Feed) -> Tensor:

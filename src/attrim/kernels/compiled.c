@@ -90,7 +90,7 @@ typedef struct {
 
 typedef struct {
     int64_t *next;
-    int64_t path, parts;
+    int64_t path, parts, together, apart;
     const float *query, *key, *value;
     float *output, *weights;
     int64_t examples, heads, group, queries, keys, size, value_size;
@@ -266,11 +266,16 @@ enum { TORCH = 0, PORTABLE = 1, AVX2 = 2, AVX512 = 3 };
 #ifdef __GNUC__
 #define FUSED
 
-/* The next piece of work: a head, and the positions of the queries in it; after the last head the cells are counted. */
-static int claim_piece(const AttendParameters *p, int64_t *head, int64_t *low, int64_t *high) {
-    const int64_t piece = claim(p->next), pieces = p->heads * p->parts;
+/* A piece of work: some heads of some examples, and the positions of the queries in them. */
+typedef struct {
+    int64_t first_head, after_head, first_example, after_example, low, high;
+} Piece;
+
+/* The next piece of work, if any is left; after the last one the cells are counted. */
+static int claim_piece(const AttendParameters *p, Piece *to) {
+    const int64_t teams = (p->heads + p->together - 1) / p->together, alone = p->apart ? p->examples : 1;
+    const int64_t piece = claim(p->next), pieces = alone * teams * p->parts;
     if (piece > pieces) return 0;
-    *head = piece / p->parts;
     int64_t first = INT64_MAX, last = INT64_MIN;
     for (int64_t example = 0; example < p->examples; example++) {
         const int64_t slot = p->into.query_slot[example];
@@ -278,11 +283,28 @@ static int claim_piece(const AttendParameters *p, int64_t *head, int64_t *low, i
         last = slot > last ? slot : last;
     }
     const int64_t part = piece % p->parts, length = last + p->queries - first;
-    *low = first + length * part / p->parts;
-    *high = first + length * (part + 1) / p->parts;
+    to->first_head = piece / p->parts % teams * p->together;
+    to->after_head = to->first_head + p->together < p->heads ? to->first_head + p->together : p->heads;
+    to->first_example = p->apart ? piece / p->parts / teams : 0;
+    to->after_example = p->apart ? to->first_example + 1 : p->examples;
+    to->low = first + length * part / p->parts;
+    to->high = first + length * (part + 1) / p->parts;
     if (piece < pieces) return 1;
     if (p->into.cells) count_cells(p->examples, p->queries, p->start, p->stop, p->counted, &p->into);
     return 0;
+}
+
+/* The keys that any of some queries sees, none if ``first`` is not below ``after``; gives whether each sees all of them. */
+static int cover(const int64_t *start, const int64_t *stop, int64_t queries, int64_t *first, int64_t *after) {
+    *first = INT64_MAX, *after = 0;
+    for (int64_t query = 0; query < queries; query++) {
+        if (start[query] == stop[query]) continue;
+        *first = start[query] < *first ? start[query] : *first;
+        *after = stop[query] > *after ? stop[query] : *after;
+    }
+    int64_t others = 0;
+    for (int64_t query = 0; query < queries; query++) others |= (start[query] ^ *first) | (stop[query] ^ *after);
+    return others == 0;
 }
 
 static inline void copy_row(const float *restrict from, int64_t step, int64_t size, float factor, float *restrict to) {
@@ -732,7 +754,7 @@ DEFINE_PASS(attend_sparse, SparseParameters)
 DEFINE_PASS(describe_rows, RowParameters)
 
 /* How the passes are called, and what their parameters mean where the sizes of the structures do not tell; as team.py. */
-enum { INTERFACE = 8 };
+enum { INTERFACE = 9 };
 
 typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*run)(int64_t, int64_t, void *), void *);
 

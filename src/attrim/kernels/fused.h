@@ -1,7 +1,7 @@
 /* Scores, softmax, edits, counts and output in one go; compiled.c includes this file once for each instruction set.
  *
- * A piece of work is a head, or some queries of it, for all examples. Keys and values of an example are packed into
- * panels of a few vectors' width. A block of queries is then multiplied by tiles that stay in registers, and its weights
+ * A piece of work is some heads of some examples (attend.py says how they are chosen). Keys and values of an example are
+ * packed into panels of a few vectors' width. A block of queries is then multiplied by tiles that stay in registers, and its weights
  * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
  *
  * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
@@ -378,9 +378,12 @@ typedef struct {
     int64_t step, panel; /* floats from row to row of the weights; floats of a panel of values */
     float *keys, *values, *queries, *weights, *outputs, *rows;
     uint16_t *places;
-    int32_t *raw, *list;
+    int32_t *tables, *raw, *list; /* counts of all heads, and those of the head at hand */
+    uint8_t *filled;              /* whether there is anything in the tables of a head */
     int64_t *facts, own_facts[FACTS]; /* NULL when no stat asks for facts about the head's rows */
     int edited, watched;              /* whether edits change the head, and whether stats watch it */
+    int64_t first, after; /* the keys that queries of the example see */
+    int alike;            /* whether all of these see all of those */
     int64_t listed; /* how many places of the tile wait to be counted */
     int64_t beside; /* how many of them are of cells beside the spans, which are 0 */
     int64_t zeros, below, pending;
@@ -475,12 +478,8 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
     const Buffers *into = &p->into;
     float *output = p->output + ((example * p->queries + query) * p->heads + head) * p->value_size;
     const int64_t step = (p->value_size + s->panel - 1) / s->panel * s->panel;
-    int64_t first = p->keys, after = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        if (start[row] == stop[row]) continue;
-        first = start[row] < first ? start[row] : first;
-        after = stop[row] > after ? stop[row] : after;
-    }
+    int64_t first = s->first, after = s->after;
+    if (!s->alike) cover(start, stop, rows, &first, &after);
     if (first >= after) { /* queries without keys get the output 0 */
         for (int64_t row = 0; row < rows; row++)
             memset(output + row * p->heads * p->value_size, 0, (size_t)p->value_size * sizeof *output);
@@ -509,7 +508,13 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
                 memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
                        weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
         }
-        NAMED(mix)(p, s, s->weights + tile * s->step, first, after, s->outputs + tile * step, step);
+        /* Panels that end with the value, and rows that are all queries, need no copy. */
+        const int whole = step == p->value_size && tile + ROWS <= rows;
+        const int64_t next_row = p->heads * p->value_size;
+        NAMED(mix)(p, s, s->weights + tile * s->step, first, after, whole ? output + tile * next_row : s->outputs + tile * step,
+                   whole ? next_row : step);
+        for (int64_t row = tile; !whole && row < rows && row < tile + ROWS; row++)
+            memcpy(output + row * next_row, s->outputs + row * step, (size_t)p->value_size * sizeof *output);
         /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare without edits and looked for only now. */
         s->raw[0] -= (int32_t)s->beside;
         s->below -= s->beside;
@@ -520,49 +525,66 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
     }
     s->below += TOTAL(s->small);
     s->small = (INTS){0};
-    for (int64_t row = 0; row < rows; row++)
-        memcpy(output + row * p->heads * p->value_size, s->outputs + row * step, (size_t)p->value_size * sizeof *output);
 }
 
-/* Add the tables to the counts of a head, and clear them. */
-static void NAMED(flush)(const Buffers *into, SCRATCH *s, int64_t row) {
-    if (row >= 0) add_tables(s->raw, s->zeros, s->below, into->counts + row * BINS, into->below_uniform + row);
-    memset(s->raw, 0, TABLES * RAW * sizeof *s->raw);
-    s->zeros = s->below = s->pending = 0;
+/* Add the tables to the counts of their heads, and clear them. */
+static void NAMED(flush)(const AttendParameters *p, SCRATCH *s) {
+    for (int64_t head = 0; head < p->heads; head++) {
+        const int64_t row = p->into.counts_row[head];
+        int32_t *raw = s->tables + head * TABLES * RAW;
+        if (!s->filled[head]) continue;
+        add_tables(raw, 0, 0, p->into.counts + row * BINS, p->into.below_uniform + row);
+        memset(raw, 0, TABLES * RAW * sizeof *raw);
+        s->filled[head] = 0;
+    }
+    s->pending = 0;
 }
 
-/* One piece of work: the queries of a head whose position is ``low`` to ``high``, in all examples. */
-TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int64_t head, int64_t low, int64_t high) {
+/* The queries ``begin`` to ``end`` of a head of an example, whose keys and values, ``first`` to ``after``, are packed. */
+TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int64_t example, int64_t head, int64_t begin,
+                                      int64_t end) {
     const Buffers *into = &p->into;
-    const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head], group = head / p->group;
-    const int64_t facts_row = into->facts_row[head];
+    const int64_t counts_row = into->counts_row[head], sums_row = into->sums_row[head], facts_row = into->facts_row[head];
     begin_facts(s->own_facts);
     s->facts = facts_row < 0 ? NULL : s->own_facts;
     s->edited = 0;
     for (int64_t edit = 0; edit < p->edit_count; edit++) s->edited |= p->edits[edit].heads[head];
     s->watched = counts_row >= 0 || sums_row >= 0 || facts_row >= 0;
+    s->zeros = s->below = 0;
+    s->raw = s->tables + (counts_row < 0 ? 0 : head * TABLES * RAW);
     int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
-    for (int64_t example = 0; example < p->examples; example++) {
-        const int64_t slot = into->query_slot[example], begin = low > slot ? low - slot : 0;
-        const int64_t end = high - slot < p->queries ? high - slot : p->queries;
-        int64_t first = p->keys, after = 0;
-        for (int64_t query = begin; query < end; query++) {
-            const int64_t place = example * p->queries + query;
-            if (p->start[place] == p->stop[place]) continue;
-            first = p->start[place] < first ? p->start[place] : first;
-            after = p->stop[place] > after ? p->stop[place] : after;
-        }
-        NAMED(pack_keys)(p->key + example * p->key_steps[0] + group * p->key_steps[1], p->key_steps, p->size, first, after,
-                         s->rows, s->keys);
-        NAMED(pack_values)(p->value + example * p->value_steps[0] + group * p->value_steps[1], p->value_steps,
-                           p->value_size, p->keys, s->panel, first, after, s->values);
-        for (int64_t query = begin; query < end; query += BLOCK) {
-            NAMED(attend_block)(p, s, example, head, query, end - query, counts_row >= 0, sums);
-            if (s->pending > MOST_PENDING) NAMED(flush)(into, s, counts_row);
+    for (int64_t query = begin; query < end; query += BLOCK)
+        NAMED(attend_block)(p, s, example, head, query, end - query, counts_row >= 0, sums);
+    if (counts_row >= 0) {
+        s->filled[head] = 1;
+        /* What is 0 is in the tables, too, among the numbers that are too small for a bin of their own. */
+        add_to(into->counts + counts_row * BINS + ZERO, s->zeros);
+        add_to(into->counts + counts_row * BINS + UNDERFLOW_BIN, -s->zeros);
+        add_to(into->below_uniform + counts_row, s->below);
+    }
+    if (s->facts) add_facts(s->facts, into->facts + facts_row * FACTS);
+    if (s->pending > MOST_PENDING) NAMED(flush)(p, s);
+}
+
+/* One piece of work. The heads of an example follow one another, because they share the pages of its tensors. */
+TARGET static void NAMED(attend_piece)(const AttendParameters *p, SCRATCH *s, const Piece *piece) {
+    for (int64_t example = piece->first_example; example < piece->after_example; example++) {
+        const int64_t slot = p->into.query_slot[example], begin = piece->low > slot ? piece->low - slot : 0;
+        const int64_t end = piece->high - slot < p->queries ? piece->high - slot : p->queries;
+        const int64_t *start = p->start + example * p->queries, *stop = p->stop + example * p->queries;
+        s->alike = cover(start + begin, stop + begin, end - begin, &s->first, &s->after);
+        for (int64_t head = piece->first_head, packed = -1; head < piece->after_head; head++) {
+            const int64_t group = head / p->group;
+            if (group != packed) {
+                NAMED(pack_keys)(p->key + example * p->key_steps[0] + group * p->key_steps[1], p->key_steps, p->size, s->first,
+                                 s->after, s->rows, s->keys);
+                NAMED(pack_values)(p->value + example * p->value_steps[0] + group * p->value_steps[1], p->value_steps,
+                                   p->value_size, p->keys, s->panel, s->first, s->after, s->values);
+                packed = group;
+            }
+            NAMED(attend_head)(p, s, example, head, begin, end);
         }
     }
-    NAMED(flush)(into, s, counts_row);
-    if (s->facts) add_facts(s->facts, into->facts + facts_row * FACTS);
 }
 
 /* What one thread does: pieces of work until none is left. */
@@ -570,10 +592,14 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     const int64_t vectors = (p->value_size + LANES - 1) / LANES, panels = (vectors + WIDE - 1) / WIDE;
     const int64_t panel = (vectors + panels - 1) / panels * LANES, wide = WIDE * LANES;
     const int64_t columns = (p->keys + wide - 1) / wide * wide;
+    int64_t binned = 0; /* heads up to the last one whose weights are counted by bin */
+    for (int64_t head = 0; head < p->heads; head++)
+        if (p->into.counts_row[head] >= 0) binned = head + 1;
     /* Rows of weights are not a power of two apart, which would make them compete for the same places of the cache. */
     SCRATCH s = {.step = columns + 16, .panel = panel};
     const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
-                             BLOCK * panels * panel, ROWS * columns / 2, TABLES * RAW, wide * p->size, columns + LANES};
+                             BLOCK * panels * panel, ROWS * columns / 2, (binned ? binned : 1) * TABLES * RAW,
+                             wide * p->size, columns + LANES, p->heads};
     int64_t total = 0;
     for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
     float *memory = malloc((size_t)total * sizeof *memory + 64);
@@ -585,10 +611,12 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     for (size_t number = 0; number < sizeof sizes / sizeof *sizes; next += (sizes[number++] + 15) / 16 * 16)
         part[number] = next;
     s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
-    s.places = (uint16_t *)part[5], s.raw = (int32_t *)part[6], s.rows = part[7], s.list = (int32_t *)part[8];
-    memset(s.raw, 0, TABLES * RAW * sizeof *s.raw);
-    int64_t low, high;
-    for (int64_t piece; claim_piece(p, &piece, &low, &high);) NAMED(attend_head)(p, &s, piece, low, high);
+    s.places = (uint16_t *)part[5], s.tables = (int32_t *)part[6], s.rows = part[7], s.list = (int32_t *)part[8];
+    s.filled = (uint8_t *)part[9];
+    memset(s.tables, 0, (size_t)sizes[6] * sizeof *s.tables);
+    memset(s.filled, 0, (size_t)p->heads);
+    for (Piece piece; claim_piece(p, &piece);) NAMED(attend_piece)(p, &s, &piece);
+    NAMED(flush)(p, &s);
     free(memory);
 }
 

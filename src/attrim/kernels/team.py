@@ -22,7 +22,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 8
+INTERFACE = 9
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
@@ -105,7 +105,9 @@ class AttendParameters(ctypes.Structure):
     _fields_ = (
         ("next", ctypes.c_void_p),  # int64: the next piece of work that a thread takes
         ("path", ctypes.c_int64),  # the number of a path in PATHS
-        ("parts", ctypes.c_int64),  # pieces of work a head
+        ("parts", ctypes.c_int64),  # how many pieces of work the queries of a head are cut into
+        ("together", ctypes.c_int64),  # heads of a piece
+        ("apart", ctypes.c_int64),  # whether a piece has one example, or all of them
         ("query", ctypes.c_void_p),  # float32 [examples, heads, queries, size] with the strides query_steps
         ("key", ctypes.c_void_p),  # float32 [examples, heads / group, keys, size]
         ("value", ctypes.c_void_p),  # float32 [examples, heads / group, keys, value_size]
