@@ -33,6 +33,8 @@ EDITS: dict[str, list[Edit]] = {
         Window(5, first=2, select=attrim.Select(heads=[(0, 2), (1, 0)])),
         Window(2, first=3, select=attrim.Select(heads=[(0, 3), (1, 1)])),
     ],
+    "one within another": [Window(5, first=2), Window(3, first=1, select=attrim.Select(heads=[(0, 0), (0, 1)]))],
+    "one across another": [Window(3, first=2), Window(5, first=1, select=attrim.Select(heads=[(0, 0)]))],
 }
 TOKENS = torch.randint(5, 50, (2, 9), generator=torch.Generator().manual_seed(0))
 
@@ -263,10 +265,19 @@ def test_groups_keep_what_their_widest_head_sees() -> None:
     assert [narrow.kept(length) for length in (2, 100)] == [2, 6]
 
 
+def test_only_the_layer_of_windows_that_are_no_window_keeps_all_keys() -> None:
+    inner, crossed = (
+        find_windows(attrim.bake(ANIMALS["llama"].build(), *EDITS[name]))
+        for name in ("one within another", "one across another")
+    )
+    assert inner == [{0: (3, 1), 1: (3, 1), 2: (5, 2), 3: (5, 2)}, dict.fromkeys(range(4), (5, 2))]
+    assert crossed == [None, dict.fromkeys(range(4), (3, 2))]
+
+
 @pytest.mark.parametrize(
     ("name", "edits"),
-    [("bart", [Window(3)]), ("llama", [Window(3), Window(2)]), ("llama", [Entmax(1.5)]), ("bert", [Window(3)])],
-    ids=["encoder-decoder", "two windows", "entmax", "encoder"],
+    [("bart", [Window(3)]), ("llama", [Entmax(1.5)]), ("bert", [Window(3)])],
+    ids=["encoder-decoder", "entmax", "encoder"],
 )
 def test_other_models_have_none(name: str, edits: list[Edit]) -> None:
     model = attrim.bake(ANIMALS[name].build(), *edits)

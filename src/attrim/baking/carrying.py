@@ -265,14 +265,12 @@ class Carrying:
 
 
 class CarryingPart:
-    """Mixed into the class of an encoder or decoder, which users and ``get_text_features`` call alone."""
+    """Mixed into the class of an encoder or decoder, which users and ``get_text_features`` call alone.
+
+    Its forward runs with the edits of the model that it is a part of.
+    """
 
     attrim_backbone: tuple[Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the part with the edits of the model that it is a part of."""
-        with carrying(self.attrim_backbone[0], whole=False):
-            return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 
 @functools.cache

@@ -57,6 +57,7 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
             "memory; load the model without device_map."
         )
     require_all(edits, Edit, "an edit")
+    _require_numbers(model)
     sites = find_sites(model, example)
     for edit in edits:
         edit.check(sites)
@@ -82,20 +83,35 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
     return baked
 
 
+def _require_numbers(model: Any) -> None:
+    """Refuse weights that are not numbers: the model computes nothing else, so no check could tell what bake did."""
+    for name, weights in model.named_parameters():
+        if weights.is_floating_point() and weights.element_size() > 1 and bool(weights.isnan().any()):
+            raise ParameterError(
+                f"{name} of this {type(model).__name__} holds NaN, so the model computes nothing else; load weights "
+                "of a training that did not diverge."
+            )
+
+
 def _check_length(model: Any, edit: Edit) -> None:
     """Refuse a mask with more positions than the model has: no text reaches them, so it was made for another model."""
     positions = getattr(model.config, "max_position_embeddings", None)
-    saved = edit.to_save()
-    if not positions or positions < 0 or not isinstance(saved, Mask):  # XLNet says -1: it has no end
-        return
-    assert not isinstance(saved.cells, Mask)
-    cells = saved.cells.values() if isinstance(saved.cells, Mapping) else [saved.cells]
-    longest = max(max(tensor.shape[1:]) for tensor in cells)
-    if longest > positions:
+    longest = covered_length(edit)
+    if positions and longest is not None and longest > positions >= 0:  # XLNet says -1: it has no end
         raise ShapeError(
             f"The cells of {type(edit).__name__} are for {longest} positions, but the model has {positions}; make them "
             "from averages of this model, or cut them."
         )
+
+
+def covered_length(edit: Edit) -> int | None:
+    """The positions that the cells of a mask are for; None for any other edit."""
+    saved = edit.to_save()
+    if not isinstance(saved, Mask):
+        return None
+    assert not isinstance(saved.cells, Mask)
+    cells = saved.cells.values() if isinstance(saved.cells, Mapping) else [saved.cells]
+    return max(max(tensor.shape[1:]) for tensor in cells)
 
 
 def _load(baked: Any, edits: Sequence[Edit], layers: Sequence[Layer]) -> Burden:

@@ -579,8 +579,8 @@ def window_cache(model: Any) -> WindowCache:
 def find_windows(model: Any) -> list[dict[int, Span] | None] | None:
     """The windows of the heads of each layer; None where a model carries anything else, or attends in other ways.
 
-    None stands also for a layer with constant heads, which need all values, and for one whose heads do not share their
-    keys in equal groups, because some are gone.
+    None stands also for a layer with constant heads, which need all values, for one whose heads do not share their
+    keys in equal groups, because some are gone, and for one with a head of several windows, none within the others.
     """
     carrier = getattr(model.base_model, CARRIER, None)
     config = model.config
@@ -605,11 +605,14 @@ def find_windows(model: Any) -> list[dict[int, Span] | None] | None:
     for edit in edits:
         for site, heads in edit.select.resolve(sites).items():
             own = found[numbers[site]]
-            if own is None:
-                continue
-            if own.keys() & set(heads):
-                return None  # two windows of one head are no window
-            own |= dict.fromkeys(heads, (edit.size, edit.first))
+            for head in () if own is None else heads:
+                window = edit.size, edit.first
+                other = own.get(head, window)
+                inner = min(window[0], other[0]), min(window[1], other[1])
+                if inner not in (window, other):
+                    found[numbers[site]] = None
+                    break
+                own[head] = inner
     return found
 
 

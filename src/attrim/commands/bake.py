@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..baking import Cost, Speed
     from ..baking.sitewise import SiteHeads
+    from ..edits.base import Edit
 
 LAYER_TYPES = "--layer-types"
 
@@ -71,6 +72,12 @@ class Bake(Command, Source):
         timed = self._timed(model, baked, length, carried)
         notes = self._notes(timed, carried, heads)
         notes += [f"{describe(edit)}: {note}" for edit in edits if (note := edit.note())]
+        notes += [
+            f"{describe(edit)} covers {most} positions, and beyond these every cell is kept; unseen=offset goes by "
+            "the distance of query and key there."
+            for edit in edits
+            if (most := _kept_beyond(edit, length))
+        ]
         if tokenizer is None and not self.dry_run:
             notes.append("The model came without a tokenizer, so none is saved.")
 
@@ -121,6 +128,11 @@ class Bake(Command, Source):
             "The model carries the edits wherever it goes. On a CPU, without gradients, removed cells are left out "
             "in blocks of 16 queries; elsewhere every score is computed."
         )
+        if any((site.union_density or 0.0) > 1 for site in heads):
+            notes.append(
+                "Computed is counted in cells that a query may see, and blocks of 16 queries compute later ones, too, "
+                "so that it can exceed 1."
+            )
         known = [site for site in heads if site.gain is not None]
         if known:
             gain = sum(site.dense_seconds or 0.0 for site in known) / sum(site.seconds or 0.0 for site in known)
@@ -192,6 +204,15 @@ class Bake(Command, Source):
                 "fast), so nothing is written: keep the model, bake more heads, or give --even-if-slower."
             )
         return timed
+
+
+def _kept_beyond(edit: Edit, length: int) -> int | None:
+    """The positions of a mask that keeps everything in the rest of a text of that length; None where there is none."""
+    from ..baking.make import covered_length
+
+    covered = covered_length(edit)
+    kept = getattr(edit, "unseen", None) == "keep"
+    return covered if kept and covered is not None and covered < length else None
 
 
 def _table(before: Cost, after: Cost, timed: Speed | None, title: str) -> Table:
