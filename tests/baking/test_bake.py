@@ -9,8 +9,8 @@ import torch
 
 import attrim
 from attrim.core.site import Select
-from attrim.edits import Constant, Edit, Gate
-from attrim.errors import SiteError
+from attrim.edits import Constant, Edit, Gate, Window
+from attrim.errors import ParameterError, SiteError
 from watching import assert_same, eager, output_of
 from zoo import ZOO, Animal, batch
 
@@ -90,3 +90,13 @@ def test_baked_on_fused_attention(animal: Animal, name: str) -> None:
     for side in animal.sides:
         for lengths in ((7, 7), (7, 4), (5,)):
             compare(animal, model, edits, baked, lengths, side)
+
+
+@pytest.mark.parametrize("edit", [Window(3), Gate(0, select=Select(heads=[1]))], ids=["carried", "cut"])
+def test_weights_that_are_no_numbers_are_refused(edit: Edit) -> None:
+    model = next(animal for animal in ZOO if animal.name == "bert").build()
+    name, weights = list(model.named_parameters())[5]
+    with torch.no_grad():
+        weights.view(-1)[0] = torch.nan
+    with pytest.raises(ParameterError, match=f"{name}.*holds NaN"):
+        attrim.bake(model, edit)

@@ -271,6 +271,25 @@ def test_what_a_pattern_gains_is_said(
     assert f"4 {way}" in shown
 
 
+def test_what_is_kept_beyond_a_pattern_is_said(averages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bake", "tiny-bert", "--dry-run", "--rounds", "0", "--length", "60", "--edit"]
+    said = "positions, and beyond these every cell is kept"
+    assert main([*words, f"pattern:{averages},tau=0.5"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert main([*words, f"pattern:{averages},tau=0.5,unseen=offset"]) == 0
+    assert said not in " ".join(capsys.readouterr().out.split())
+
+
+def test_more_cells_may_be_computed_than_a_causal_query_sees(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sparse_here():
+        pytest.skip("the compiled passes are not used here")
+    monkeypatch.setattr(ways, "SMALL", 0)
+    assert main(["bake", "tiny-gpt2", "--edit", "window:14", "--dry-run", "--rounds", "0", "--length", "16"]) == 0
+    assert "so that it can exceed 1" in " ".join(capsys.readouterr().out.split())
+
+
 def test_entmax_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bake", "tiny-bert", "--edit", "entmax:1.5", "--dry-run", "--rounds", "0"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
