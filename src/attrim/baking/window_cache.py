@@ -604,15 +604,13 @@ def find_windows(model: Any) -> list[dict[int, Span] | None] | None:
             found[numbers[site]] = {}
     for edit in edits:
         for site, heads in edit.select.resolve(sites).items():
-            own = found[numbers[site]]
-            for head in () if own is None else heads:
-                window = edit.size, edit.first
-                other = own.get(head, window)
-                inner = min(window[0], other[0]), min(window[1], other[1])
-                if inner not in (window, other):
-                    found[numbers[site]] = None
-                    break
-                own[head] = inner
+            own, window = found[numbers[site]], (edit.size, edit.first)
+            if own is None:
+                continue
+            before = {head: own.get(head, window) for head in heads}
+            inner = {head: (min(window[0], size), min(window[1], first)) for head, (size, first) in before.items()}
+            fits = all(span in (window, before[head]) for head, span in inner.items())
+            found[numbers[site]] = own | inner if fits else None
     return found
 
 
