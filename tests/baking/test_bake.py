@@ -92,11 +92,12 @@ def test_baked_on_fused_attention(animal: Animal, name: str) -> None:
             compare(animal, model, edits, baked, lengths, side)
 
 
+@pytest.mark.parametrize("number", [torch.nan, -torch.inf])
 @pytest.mark.parametrize("edit", [Window(3), Gate(0, select=Select(heads=[1]))], ids=["carried", "cut"])
-def test_weights_that_are_no_numbers_are_refused(edit: Edit) -> None:
+def test_weights_that_are_not_finite_are_refused(edit: Edit, number: float) -> None:
     model = next(animal for animal in ZOO if animal.name == "bert").build()
     name, weights = list(model.named_parameters())[5]
     with torch.no_grad():
-        weights.view(-1)[0] = torch.nan
-    with pytest.raises(ParameterError, match=f"{name}.*holds NaN"):
+        weights.view(-1)[0] = number
+    with pytest.raises(ParameterError, match=f"{name}.*holds NaN or infinity"):
         attrim.bake(model, edit)

@@ -271,11 +271,18 @@ def test_what_a_pattern_gains_is_said(
     assert f"4 {way}" in shown
 
 
-def test_what_is_kept_beyond_a_pattern_is_said(averages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_kept_beyond_a_pattern_is_said(
+    averages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["bake", "tiny-bert", "--dry-run", "--rounds", "0", "--length", "60", "--edit"]
     said = "positions, and beyond these every cell is kept"
     assert main([*words, f"pattern:{averages},tau=0.5"]) == 0
     assert said in " ".join(capsys.readouterr().out.split())
+    attrim.bake(attrim.load_model("tiny-bert"), attrim.Mask(torch.eye(32, dtype=torch.bool)[None])).save_pretrained(
+        tmp_path / "masked"
+    )
+    assert main([*words, f"mask:{tmp_path / 'masked'}"]) == 0
+    assert f"covers 32 {said}" in " ".join(capsys.readouterr().out.split())
     assert main([*words, f"pattern:{averages},tau=0.5,unseen=offset"]) == 0
     assert said not in " ".join(capsys.readouterr().out.split())
 

@@ -84,12 +84,12 @@ def bake(model: Any, *edits: Edit, example: Any = None) -> Any:
 
 
 def _require_numbers(model: Any) -> None:
-    """Refuse weights that are not numbers: the model computes nothing else, so no check could tell what bake did."""
+    """Refuse weights that are not finite: what comes out is NaN, so no check could tell what bake did."""
     for name, weights in model.named_parameters():
-        if weights.is_floating_point() and weights.element_size() > 1 and bool(weights.isnan().any()):
+        if weights.is_floating_point() and weights.element_size() > 1 and not bool(weights.isfinite().all()):
             raise ParameterError(
-                f"{name} of this {type(model).__name__} holds NaN, so the model computes nothing else; load weights "
-                "of a training that did not diverge."
+                f"{name} of this {type(model).__name__} holds NaN or infinity, so the model computes NaN; load "
+                "weights of a training that did not diverge."
             )
 
 

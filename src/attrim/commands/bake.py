@@ -211,7 +211,7 @@ def _kept_beyond(edit: Edit, length: int) -> int | None:
     from ..baking.make import covered_length
 
     covered = covered_length(edit)
-    kept = getattr(edit, "unseen", None) == "keep"
+    kept = getattr(edit, "unseen", None) in (None, "keep")
     return covered if kept and covered is not None and covered < length else None
 
 

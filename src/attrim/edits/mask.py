@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -41,6 +42,10 @@ def load_mask(source: str) -> Mask:
         return Mask({name: cells == 0 for name, cells in layers.items()})
     from .saving import load_edits, read_carried
 
+    if Path(source).is_file():
+        raise ArtefactError(
+            f"{source!r} is a file; give the folder of a baked model or of save_edits, or a .npy file of cells to keep."
+        )
     edits = read_carried(source)
     edits = load_edits(source) if edits is None else edits
     masks = [edit for edit in edits if isinstance(edit, Mask)]
