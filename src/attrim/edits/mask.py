@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -42,7 +42,7 @@ def load_mask(source: str) -> Mask:
         return Mask({name: cells == 0 for name, cells in layers.items()})
     from .saving import load_edits, read_carried
 
-    if Path(source).is_file():
+    if os.path.isfile(source):  # unlike pathlib, False for names that no file can have
         raise ArtefactError(
             f"{source!r} is a file; give the folder of a baked model or of save_edits, or a .npy file of cells to keep."
         )
