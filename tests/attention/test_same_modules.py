@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from attrim.attention.discover import all_modules
+from attrim.attention.discover import LEAVES, all_modules
 from attrim.kernels import team
 
 if not team.available():
@@ -51,8 +51,8 @@ def test_changes_are_seen_as_the_plain_comparison_sees_them(shape: Any, change: 
             del place._modules[name]
         else:
             place._modules[name] = nn.Identity() if change == "replace" else None
-    assert _compiled.same_modules(model, known) is plain(model, known)
-    assert _compiled.same_modules(model, references(model))
+    assert _compiled.same_modules(model, known, LEAVES) is plain(model, known)
+    assert _compiled.same_modules(model, references(model), LEAVES)
 
 
 def test_a_module_that_was_freed_is_not_the_one_in_its_place() -> None:
@@ -60,10 +60,10 @@ def test_a_module_that_was_freed_is_not_the_one_in_its_place() -> None:
     known = references(model)
     del model[0]
     model.insert(0, nn.Linear(2, 2))
-    assert not _compiled.same_modules(model, known)
+    assert not _compiled.same_modules(model, known, LEAVES)
 
 
-@pytest.mark.parametrize("wrong", [(), (1,), (nn.Identity(), [])])
+@pytest.mark.parametrize("wrong", [(), (1,), (nn.Identity(), [], LEAVES), (nn.Identity(), (), [])])
 def test_wrong_arguments_are_refused(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError):
         _compiled.same_modules(*wrong)

@@ -59,7 +59,7 @@ class Map:
         if team.available():
             from ..kernels import _compiled
 
-            return _compiled.same_modules(model, self.layout)
+            return _compiled.same_modules(model, self.layout, LEAVES)
         return [None if known is None else known() for known in self.layout] == all_modules(model)
 
     def wrapped(self, layers: bool) -> list[nn.Module]:
@@ -76,11 +76,18 @@ class Map:
         ]
 
 
+LEAVES = frozenset((nn.Linear, nn.LayerNorm, nn.Dropout, nn.Embedding))
+"""Modules that no model puts others into: most of them, and looking into each takes long in a pass over a short text."""
+
+
 def all_modules(model: nn.Module) -> list[nn.Module | None]:
-    """All modules of a model in a fixed order, shared ones as often as they are there, None where one was left out."""
+    """All modules of a model in a fixed order, shared ones as often as they are there, None where one was left out.
+
+    Nothing is looked for inside of :data:`LEAVES`.
+    """
     found: list[nn.Module | None] = [model]
     for module in found:  # grows meanwhile
-        if module is not None and module._modules:
+        if module is not None and type(module) not in LEAVES and module._modules:
             found.extend(module._modules.values())
     return found
 

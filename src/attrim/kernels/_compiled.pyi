@@ -10,7 +10,9 @@ from torch import nn
 def attend_sparse_again(
     parallel_for: int, threads: int, parameters: int, query: int, key: int, value: int, output: int, /
 ) -> int: ...
-def same_modules(model: nn.Module, references: tuple[ReferenceType[nn.Module] | None, ...], /) -> bool: ...
+def same_modules(
+    model: nn.Module, references: tuple[ReferenceType[nn.Module] | None, ...], leaves: frozenset[type[nn.Module]], /
+) -> bool: ...
 
 count: int
 attend: int

@@ -754,7 +754,7 @@ DEFINE_PASS(attend_sparse, SparseParameters)
 DEFINE_PASS(describe_rows, RowParameters)
 
 /* How the passes are called, and what their parameters mean where the sizes of the structures do not tell; as team.py. */
-enum { INTERFACE = 9 };
+enum { INTERFACE = 10 };
 
 typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*run)(int64_t, int64_t, void *), void *);
 
@@ -782,12 +782,13 @@ static PyObject *attend_sparse_again(PyObject *self, PyObject *const *given, Py_
     return PyLong_FromLong(failed ? -1 : result);
 }
 
-/* same_modules(model, references): whether the modules of a model, in the order of attention/discover.all_modules, are
- * those that a tuple of weak references (None where a module was left out) is about. */
+/* same_modules(model, references, leaves): whether the modules of a model, in the order of attention/discover.all_modules,
+ * are those that a tuple of weak references (None where a module was left out) is about. Modules of the types in a set are
+ * not looked into. */
 static PyObject *same_modules(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    if (count != 2 || !PyTuple_Check(given[1]))
-        return PyErr_Format(PyExc_TypeError, "same_modules takes a model and a tuple");
+    if (count != 3 || !PyTuple_Check(given[1]) || !PyAnySet_Check(given[2]))
+        return PyErr_Format(PyExc_TypeError, "same_modules takes a model, a tuple and a set");
     const Py_ssize_t expected = PyTuple_GET_SIZE(given[1]);
     PyObject *name = PyUnicode_InternFromString("_modules"), *found = PyList_New(0), *result = NULL;
     if (name == NULL || found == NULL || PyList_Append(found, given[0]) < 0) goto done;
@@ -798,6 +799,9 @@ static PyObject *same_modules(PyObject *self, PyObject *const *given, Py_ssize_t
             goto done;
         }
         if (module == Py_None) continue;
+        const int leaf = PySet_Contains(given[2], (PyObject *)Py_TYPE(module));
+        if (leaf < 0) goto done;
+        if (leaf) continue;
         PyObject *children = PyObject_GetAttr(module, name), *child;
         if (children == NULL) goto done;
         Py_ssize_t position = 0;

@@ -22,7 +22,7 @@ from ..errors import ParameterError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 9
+INTERFACE = 10
 """How the compiled functions are called; the number of the same name in compiled.c."""
 
 
