@@ -77,7 +77,7 @@ class Map:
 
 
 LEAVES = frozenset((nn.Linear, nn.LayerNorm, nn.Dropout, nn.Embedding))
-"""Modules that no model puts others into: most of them, and looking into each takes long in a pass over a short text."""
+"""Modules that no model puts others into: most of them. Looking into each takes long in a pass over a short text."""
 
 
 def all_modules(model: nn.Module) -> list[nn.Module | None]:
