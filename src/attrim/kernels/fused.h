@@ -1,8 +1,8 @@
 /* Scores, softmax, edits, counts and output in one go; compiled.c includes this file once for each instruction set.
  *
  * A piece of work is some heads of some examples (attend.py says how they are chosen). Keys and values of an example are
- * packed into panels of a few vectors' width. A block of queries is then multiplied by tiles that stay in registers, and its weights
- * are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
+ * packed into panels of a few vectors' width. A block of queries is then multiplied by tiles that stay in registers, and
+ * its weights are normalised, counted and multiplied by the values before they leave the cache nearest to the core.
  *
  * Asks for: LANES (floats in a vector), ROWS (rows of a tile), WIDE (vectors of a tile's row), TARGET (attributes of a
  * function), NAMED(name), MAXIMUM(a, b), which gives b where either is NaN, UNLESS_BELOW(bits, edge, a, b), which gives a
@@ -540,7 +540,7 @@ static void NAMED(flush)(const AttendParameters *p, SCRATCH *s) {
     s->pending = 0;
 }
 
-/* The queries ``begin`` to ``end`` of a head of an example, whose keys and values, ``first`` to ``after``, are packed. */
+/* The queries ``begin`` to ``end`` of a head of an example, whose keys and values are packed. */
 TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int64_t example, int64_t head, int64_t begin,
                                       int64_t end) {
     const Buffers *into = &p->into;
@@ -553,17 +553,18 @@ TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int
     s->zeros = s->below = 0;
     s->raw = s->tables + (counts_row < 0 ? 0 : head * TABLES * RAW);
     int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
-    for (int64_t query = begin; query < end; query += BLOCK)
+    for (int64_t query = begin; query < end; query += BLOCK) {
         NAMED(attend_block)(p, s, example, head, query, end - query, counts_row >= 0, sums);
+        s->filled[head] = counts_row >= 0;
+        if (s->pending > MOST_PENDING) NAMED(flush)(p, s);
+    }
     if (counts_row >= 0) {
-        s->filled[head] = 1;
         /* What is 0 is in the tables, too, among the numbers that are too small for a bin of their own. */
         add_to(into->counts + counts_row * BINS + ZERO, s->zeros);
         add_to(into->counts + counts_row * BINS + UNDERFLOW_BIN, -s->zeros);
         add_to(into->below_uniform + counts_row, s->below);
     }
     if (s->facts) add_facts(s->facts, into->facts + facts_row * FACTS);
-    if (s->pending > MOST_PENDING) NAMED(flush)(p, s);
 }
 
 /* One piece of work. The heads of an example follow one another, because they share the pages of its tensors. */
