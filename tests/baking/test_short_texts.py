@@ -101,16 +101,24 @@ def test_no_more_calls_than_the_stock_model(kind: str, edit: Edit, length: int) 
     assert len(found) <= len(expected) + 3
 
 
-def test_plans_of_short_texts_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[bool] = []
-    plan = dropping.make_plan
-    monkeypatch.setattr(dropping, "make_plan", lambda *args, **options: made.append(True) or plan(*args, **options))  # type: ignore[func-returns-value]
-    baked = attrim.bake(model_of("bert"), Window(3))
+def test_plans_of_short_texts_are_made_once_for_lengths_that_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries of a long plan lie in another order, so that those of a short text would be in all of its blocks."""
+    made: list[tuple[int, ...]] = []
+    real = dropping.make_plan
+
+    def spy(call: Any, *arguments: Any, **options: Any) -> Any:
+        made.append(tuple(call.allowed.shape[-2:]))
+        return real(call, *arguments, **options)
+
+    monkeypatch.setattr(dropping, "make_plan", spy)
+    baked = attrim.bake(model_of("bert"), Mask(noise(4, 300, 300) < 0.6))
     made.clear()
     with torch.inference_mode():
-        for length in (7, 16, 20, 100, 16):
+        for length in (17, 130, 64, 100, 24, 65, 128, 200, 33, 3):
             baked(**text(length))
-    assert len(made) <= 3, "one for each layer serves all of these texts"
+    # Bake itself ran a text of up to 16 tokens.
+    assert sorted(set(made)) == [(size, size) for size in (32, 64, 128, 256)]
+    assert len(made) == 4 * baked.config.num_hidden_layers
 
 
 @pytest.mark.parametrize("length", [5, 16, 17, 60])

@@ -24,7 +24,7 @@ from .session import Firing
 Chosen = Sequence[tuple[Edit, tuple[int, ...]]]
 
 STEP = 128
-"""Plans are made for lengths that are multiples of this, so that texts of many lengths share one."""
+"""Plans of longer texts are made for lengths that are multiples of this, so that texts of many lengths share one."""
 FEW = 1 << 20
 """Cells of a head up to which queries are reordered even where a rule needs no cells: those of 1024 tokens."""
 MOST_KEPT = 512
@@ -162,13 +162,22 @@ def _plan(firing: Firing, mask: MaskFacts, edges: Edges) -> SparsePlan | None:
         return make_plan(replace(place, site=site), edits, reorder=False)
     # Keys after a query, which a pattern may keep because no text had them, must not make blocks larger.
     causal = queries == keys and not edges.ahead
-    size = -(-queries // STEP) * STEP, -(-keys // STEP) * STEP
+    size = _planned(queries), _planned(keys)
     known = firing.setup.sparse_plans
     if (*size, causal) not in known:
         if len(known) >= MOST_SIZES:
             known.clear()
         known[*size, causal] = _shared_plan(site, edits, size, causal)
     return known[*size, causal]
+
+
+def _planned(length: int) -> int:
+    """The length that a text's plan is made for.
+
+    Below ``STEP`` it is a power of two: the few queries of a short text lie scattered over the blocks of a long plan,
+    and each of these blocks is computed as if it were full.
+    """
+    return -(-length // STEP) * STEP if length > STEP else max(SIDE, 1 << (length - 1).bit_length())
 
 
 def _shared_plan(site: Site, edits: Chosen, size: tuple[int, int], causal: bool) -> SparsePlan | None:
