@@ -36,6 +36,7 @@ METHODS = [
     pytest.param(attrim.SparsePattern(_noise(6), mass=0.7, scope="row", keep_row=1, tile=2), id="pattern-row-tiles"),
     pytest.param(attrim.SparsePattern(_noise(7), 0.5, tile=2, tile_keys=1, tiles="rank"), id="pattern-columns"),
     pytest.param(attrim.Window(2, first=1), id="window"),
+    pytest.param(attrim.MaskOutsideWindow(_noise(8)[:, :20, :20] < 0.6, 2, first=1), id="mask-outside-window"),
     pytest.param(attrim.Entmax(), id="entmax"),
     pytest.param(attrim.Entmax(1.2), id="entmax-bisect"),
     pytest.param(attrim.Sparsemax(), id="sparsemax"),

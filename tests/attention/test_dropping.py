@@ -15,6 +15,7 @@ from attrim.attention.context import attach
 from attrim.core.site import Select, Site
 from attrim.edits.base import Edit
 from attrim.edits.mask import Mask
+from attrim.edits.mask_outside_window import MaskOutsideWindow
 from attrim.edits.threshold import Threshold
 from attrim.edits.window import Window
 from attrim.kernels import team
@@ -39,6 +40,7 @@ def removals(roles: str | None = None) -> dict[str, list[Edit]]:
         "one head": [Mask(cells, select=Select(heads=(2,)))],
         "window": [Window(2, 1)],
         "both": [Mask(cells[:1]), Window(4)],
+        "outside": [MaskOutsideWindow(cells[:, :13, :11], 3, 2)],
         "short": [Mask(cells[:, :3, :3], "prune")],
         "offset": [Mask(cells[:, :6, :5], "offset"), Window(8)],
     }

@@ -18,7 +18,7 @@ import attrim
 from attrim.attention.context import attach
 from attrim.cli import main
 from attrim.core.text import parse_chain
-from attrim.edits import Constant, Edit, Entmax, Gate, Mask, SparsePattern, Window, save_edits
+from attrim.edits import Constant, Edit, Entmax, Gate, Mask, MaskOutsideWindow, SparsePattern, Window, save_edits
 from attrim.edits.bits import Packed
 from attrim.edits.saving import read_carried
 from attrim.errors import ArtefactError, ParameterError, ShapeError, SiteError
@@ -33,6 +33,7 @@ EDITS: dict[str, list[Edit]] = {
     "mask": [Mask(noise(4, 6, 6) < 0.4, "offset", "strongest")],
     "pattern": [SparsePattern(noise(4, 12, 12), 0.6, "head")],
     "window": [Window(2, first=1)],
+    "mask outside window": [MaskOutsideWindow(noise(4, 5, 5) < 0.8, 2, first=1)],
     "both": [Mask(noise(1, 12, 12) < 0.3), Entmax(1.5)],
 }
 

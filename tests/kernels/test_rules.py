@@ -16,6 +16,7 @@ from attrim.core.call import Call
 from attrim.core.site import Site
 from attrim.edits.base import Edit
 from attrim.edits.mask import Mask
+from attrim.edits.mask_outside_window import MaskOutsideWindow
 from attrim.edits.window import Window
 from attrim.kernels import team
 from attrim.kernels.rules import KeptSpans
@@ -99,12 +100,16 @@ def test_rules_of_edits_are_what_they_drop(
     heads = tuple(range(stored[0]))
     call = Call(site, allowed, allowed[0, :, :, 0], allowed[0, :, 0], heads, position, key_position)
     cells = torch.rand(*stored, generator=generator) < density
-    edits: list[Edit] = [Window(size, first), Mask(cells, unseen)]  # type: ignore[arg-type]
+    edits: list[Edit] = [
+        Window(size, first),
+        Mask(cells, unseen),  # type: ignore[arg-type]
+        MaskOutsideWindow(cells, size, first),
+    ]
     for edit in edits:
         spans, dropped = edit.kept_spans(call), edit.drops(call)
         assert dropped is not None
         if spans is None:
-            assert isinstance(edit, Mask)
+            assert isinstance(edit, Mask | MaskOutsideWindow)
             assert position + queries <= stored[1]
             assert key_position + keys <= stored[2]
             continue

@@ -12,6 +12,7 @@ from ..attention.dropping import whole_call
 from ..core.site import Site
 from ..edits.base import Edit
 from ..edits.mask import Mask
+from ..edits.mask_outside_window import MaskOutsideWindow
 from ..errors import ParameterError, ShapeError, require_all, require_model
 from .carrying import Burden, Carrier
 from .check import require_same
@@ -107,7 +108,7 @@ def _check_length(model: Any, edit: Edit) -> None:
 def covered_length(edit: Edit) -> int | None:
     """The positions that the cells of a mask are for; None for any other edit."""
     saved = edit.to_save()
-    if not isinstance(saved, Mask):
+    if not isinstance(saved, Mask | MaskOutsideWindow):
         return None
     assert not isinstance(saved.cells, Mask)
     cells = saved.cells.values() if isinstance(saved.cells, Mapping) else [saved.cells]

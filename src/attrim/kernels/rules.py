@@ -98,13 +98,22 @@ class KeptSpans:
     @classmethod
     def intersection(cls, parts: Sequence[KeptSpans]) -> KeptSpans:
         """What all of several rules for the same queries and keys keep."""
+        return cls._of_parts(parts, len(parts))
+
+    @classmethod
+    def any_of(cls, parts: Sequence[KeptSpans]) -> KeptSpans:
+        """What any of several rules for the same queries and keys keeps."""
+        return cls._of_parts(parts, 1)
+
+    @classmethod
+    def _of_parts(cls, parts: Sequence[KeptSpans], times: int) -> KeptSpans:
         if len(parts) == 1:
             return parts[0]
         query, start, stop = (
             np.concatenate(each)
             for each in zip(*((part._query(), part.start, part.stop) for part in parts), strict=True)
         )
-        return cls._covered((parts[0].queries, parts[0].keys), query, start, stop, len(parts))
+        return cls._covered((parts[0].queries, parts[0].keys), query, start, stop, times)
 
     @classmethod
     def _covered(cls, size: tuple[int, int], query: Integers, start: Integers, stop: Integers, times: int) -> KeptSpans:
