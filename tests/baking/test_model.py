@@ -272,6 +272,29 @@ def test_threads_do_not_share_how_far_a_pass_has_come(name: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", ["albert", "lxmert"])
+def test_a_pass_after_one_that_failed_begins_anew(name: str) -> None:
+    """Whether the model is called, or its forward is."""
+    model = ANIMALS[name].build()
+    matrices = {site.name: noise(4, POSITIONS + place, POSITIONS) for place, site in enumerate(find_sites(model))}
+    baked = attrim.bake(model, Constant(matrices, heads=[0, 1]))
+    inputs = batch(ANIMALS[name], (9, 6))
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    paths = [site.path for site in find_sites(model)]
+    shared = next(path for path in paths if paths.count(path) > 1)
+    with torch.no_grad():
+        expected = output_of(baked(**inputs))
+        for run in (baked, baked.forward):
+            hook = baked.get_submodule(shared).register_forward_hook(fail)
+            with pytest.raises(KeyboardInterrupt):
+                baked.forward(**inputs)
+            hook.remove()
+            torch.testing.assert_close(output_of(run(**inputs)), expected)
+
+
 def test_a_static_cache_has_no_room_for_constant_heads() -> None:
     _, baked = baked_of("gpt2")
     inputs = batch(ANIMALS["gpt2"], (5,))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,10 +48,7 @@ class BakedModel:
             Carrier.put(self, self.attrim_burden, self.attrim_layers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model with the edits that it carries; modules of several sites count their calls from here."""
-        for layer in self.attrim_layers:
-            if len(layer.sites) > 1 and layer.constant:
-                find(self, layer.path).attrim_baked.own.count = 0  # type: ignore[union-attr]
+        """Run the model with the edits that it carries."""
         cache = kwargs.get("past_key_values")
         with carrying(self):
             if not isinstance(cache, WindowCache):  # not a nullcontext, of which torch.compile takes only one
@@ -97,19 +95,34 @@ class BakedModel:
             super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
 
-def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = (), burden: Burden | None = None) -> type:
+def baked_class(stock: Any, layers: Iterable[Layer], absent: Iterable[str] = (), burden: Burden | None = None) -> type:
     """The class of a model that is cut to the given heads, lacks some parts and carries edits, under the stock name."""
     layers, absent = tuple(layers), tuple(absent)
     fields: dict[str, Any] = {"attrim_layers": layers, "attrim_stock": stock, "attrim_absent": absent}
     fields["attrim_burden"] = burden
     if burden is not None:
         fields["forward"] = carrying_forward(stock)
+    if shared := tuple(layer.path for layer in layers if len(layer.sites) > 1 and layer.constant):
+        fields["forward"] = _counting_forward(fields.get("forward") or stock.forward, shared)
     if hasattr(stock, "generate"):
         fields["_prepare_cache_for_generation"] = _prepare_cache
         if burden is not None:
             fields["generate"] = _generate
     made: type = make_class(BakedModel, stock, (baked_class, (stock, layers, absent, burden)), **fields)
     return made
+
+
+def _counting_forward(forward: Callable[..., Any], shared: tuple[str, ...]) -> Callable[..., Any]:
+    """A forward from whose beginning modules of several sites count their calls, also after a pass that failed."""
+
+    @functools.wraps(forward)
+    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for path in shared:
+            module: Any = find(self, path)
+            module.attrim_baked.own.count = 0
+        return forward(self, *args, **kwargs)
+
+    return counting
 
 
 def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:
