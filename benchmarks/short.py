@@ -5,6 +5,7 @@ not do. Both run in turns, and *x faster* is the median of the ratios of CPU sec
 mask) to those of the baked one. Models of two shapes with random weights (``base``: 12 layers of 768 numbers,
 ``small``: 6 of 384, as MiniLM) and these patterns:
 
+- ``none``: a copy of the stock model takes the place of a baked one, and shows how much is noise;
 - ``window``: a window of 64 tokens and the first 4, which keeps everything of the shortest texts;
 - ``band``: 8 neighbours on each side, which removes a part of every text here;
 - ``minilm``: the weakest 90 % of the cells of MiniLM's average attention (from ``benchmarks/sparse.py``).
@@ -13,6 +14,7 @@ mask) to those of the baked one. Models of two shapes with random weights (``bas
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import time
 from typing import Any
@@ -33,7 +35,7 @@ SHAPES = {
     "base": BertConfig(),
     "small": BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
 }
-PATTERNS = ("window", "band", "minilm")
+PATTERNS = ("none", "window", "band", "minilm")
 
 
 def edit_of(pattern: str, layers: int) -> Edit:
@@ -76,7 +78,8 @@ def main() -> None:
         stock = BertModel(SHAPES[name], add_pooling_layer=False).eval()
         stock.set_attn_implementation("sdpa")
         for pattern in options.patterns:
-            baked = attrim.bake(stock, edit_of(pattern, SHAPES[name].num_hidden_layers))
+            layers = SHAPES[name].num_hidden_layers
+            baked = copy.deepcopy(stock) if pattern == "none" else attrim.bake(stock, edit_of(pattern, layers))
             found = []
             for batch in options.batches:
                 for length in options.lengths:

@@ -38,7 +38,7 @@ def test_stock_layers_are_windows_without_first_tokens(name: str, layers: tuple[
     model = build(name)
     found = stock_windows(model, [Window(3, first=2, select=Select(layers=layers))])
     assert (found.size, found.layers, found.first, found.partial) == (3, layers, 2, ())
-    found.model.save_pretrained(tmp_path)
+    found.save_pretrained(tmp_path)
     stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         with attrim.edit(model, Window(3, select=Select(layers=layers))):
@@ -85,9 +85,17 @@ def llama(**options: Any) -> Any:
 def test_a_llama_is_written_as_a_ministral(options: dict[str, Any], tmp_path: Path) -> None:
     model = llama(**options)
     found = stock_windows(model, [Window(3, first=1, select=Select(layers=[0, 2]))])
-    found.model.save_pretrained(tmp_path)
+    found.save_pretrained(tmp_path)
     stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert (stock.config.model_type, stock.config.sliding_window) == ("ministral", 3)
+    assert type(stock).__name__ == "MinistralForCausalLM"
+    # What mlx-lm, vLLM and transformers 4 read.
+    written, positions = json.loads((tmp_path / "config.json").read_text()), model.config.rope_parameters
+    assert (written["model_type"], written["architectures"]) == ("mistral", ["MistralForCausalLM"])
+    assert written["rope_theta"] == positions["rope_theta"]
+    scaled = {"rope_type": "linear", "factor": 4.0} if positions["rope_type"] == "linear" else None
+    assert written["rope_scaling"] == scaled
+    assert stock.config.rope_parameters == positions
     assert stock.config.layer_types == ["sliding_attention", "full_attention", "sliding_attention"]
     assert "a ministral model with the same weights" in str(found)
     with torch.no_grad(), attrim.edit(model, Window(3, select=Select(layers=[0, 2]))):

@@ -11,8 +11,10 @@ them, so that a Llama model is written as a Ministral one.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,6 +54,13 @@ class StockWindows:
     layers: tuple[int, ...]
     first: int
     partial: tuple[int, ...]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the model, with a configuration that other engines read as transformers does."""
+        self.model.save_pretrained(folder)
+        path = Path(folder) / "config.json"
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(_for_engines(fields), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
         lost = [f"the first {counted(self.first, 'token')}"] if self.first else []
@@ -120,6 +129,23 @@ def _configured(model: Any, size: int, layers: Sequence[int], count: int) -> Any
     if model.can_generate():
         stock.generation_config = copy.deepcopy(model.generation_config)
     return stock.train(model.training)
+
+
+def _for_engines(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a configuration as transformers 4 wrote them, too; transformers 5 reads the same from both.
+
+    Engines that know no ``rope_parameters`` (mlx-lm, transformers 4) would silently use their default positions. Most
+    know Mistral and not Ministral; ``AutoConfig`` makes Ministral of a Mistral with layer types.
+    """
+    positions = fields.get("rope_parameters") or {}
+    if "rope_theta" in positions:
+        scaled = {name: value for name, value in positions.items() if name != "rope_theta"}
+        fields["rope_theta"] = positions["rope_theta"]
+        fields["rope_scaling"] = None if positions.get("rope_type", "default") == "default" else scaled
+    if fields["model_type"] == "ministral":
+        fields["model_type"] = "mistral"
+        fields["architectures"] = [name.replace("Ministral", "Mistral") for name in fields["architectures"] or ()]
+    return fields
 
 
 def _with_layer_types(model: Any) -> tuple[type, Any]:

@@ -95,7 +95,7 @@ class Bake(Command, Source):
         if self.layer_types is not None and stock is not None and not self.dry_run:
             with quiet(), storage(self.layer_types, LAYER_TYPES):
                 stale = (*WEIGHTS, SIDECAR)
-                fill_folder(self.layer_types, partial(write, stock.model), last="config.json", stale=stale)
+                fill_folder(self.layer_types, partial(write, stock), last="config.json", stale=stale)
         counts = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
         folder = None if self.dry_run else str(self.output)
         data = {"model": self.model, "edits": list(self.edit), "folder": folder, "length": length}
