@@ -63,7 +63,7 @@ def test_carried_equals_edited_and_is_saved(name: str, edits: list[Edit], tmp_pa
 def test_masks_are_buffers_and_move_with_the_model(tmp_path: Path) -> None:
     baked = attrim.bake(ANIMALS["bert"].build(), *EDITS["mask"])
     buffers = {name: tensor for name, tensor in baked.state_dict().items() if "attrim_carried.tensor" in name}
-    assert [tensor.dtype for tensor in buffers.values()] == [torch.uint8, torch.float32]
+    assert [tensor.dtype for tensor in buffers.values()] == [torch.uint8, torch.int32]
     cells = EDITS["mask"][0].cells  # type: ignore[attr-defined]
     assert torch.equal(Packed(next(iter(buffers.values())), cells.shape[-1]).unpack(), cells)
     assert not any("attrim_carried" in name for name, _ in baked.named_parameters())
@@ -222,10 +222,31 @@ def test_a_mask_is_read_from_the_folder_of_a_model_and_of_edits(tmp_path: Path) 
     with pytest.raises(ArtefactError, match="safetensors: No such file"):
         parse_chain(f"mask:{tmp_path / 'model'}")
     save_edits([Gate(0.5)], tmp_path / "gate")
-    with pytest.raises(ArtefactError, match="holds no masks"):
+    with pytest.raises(ArtefactError, match="holds Gate, not one mask"):
         parse_chain(f"mask:{tmp_path / 'gate'}")
+    save_edits([*EDITS["mask"], Window(3)], tmp_path / "two")
+    with pytest.raises(ArtefactError, match="holds Mask, Window, not one mask"):
+        parse_chain(f"mask:{tmp_path / 'two'}")
     with pytest.raises(ArtefactError, match="no saved edits"):
         parse_chain(f"mask:{tmp_path / 'nowhere'}")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_model_in_half_precision_keeps_the_same_cells(dtype: torch.dtype, tmp_path: Path) -> None:
+    """In half precision a share of 0.5001 is 0.5, and its distance would be kept."""
+    model, inputs = ANIMALS["bert"].build(), batch(ANIMALS["bert"], (19, 19))
+    shares = 0.5 + (noise(4, 31) - 0.5) * 2e-4
+    edit = Mask(noise(4, 3, 3) < 0.4, "offset", distances=shares)
+    baked = attrim.bake(model, edit).to(dtype)
+    baked.save_pretrained(tmp_path)
+    for one in (baked, attrim.load(tmp_path), copy.deepcopy(baked)):
+        (carried,) = one.base_model.attrim_carried.edits()
+        assert torch.equal(carried.distances, shares)
+    with torch.no_grad():
+        found = output_of(baked(**inputs)).float()
+        halved = copy.deepcopy(model).to(dtype)
+        with attrim.edit(halved, edit):
+            torch.testing.assert_close(found, output_of(halved(**inputs)).float(), atol=0.05, rtol=0.05)
 
 
 def test_what_cannot_be_carried_is_refused() -> None:

@@ -249,6 +249,24 @@ def test_a_dry_run_says_everything_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_no_other_model_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, other = tmp_path / "model", tmp_path / "other"
+    for folder in (model, other):
+        attrim.load_model("tiny-llama", kind="causal-lm").save_pretrained(folder)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    words = ["bake", str(model), "--edit", "window:3,layers=0", "--rounds", "0"]
+    for folders, message in (
+        (["--output", f"{other}/../model"], "--output is the folder of the model"),
+        (["--output", str(tmp_path / "new"), "--layer-types", str(model)], "--layer-types is the folder of the model"),
+        (["--output", str(other)], "holds a model that was not baked"),
+    ):
+        assert main([*words, *folders]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert main([*words, "--output", str(tmp_path / "new")]) == 0
+    assert main([*words, "--output", str(tmp_path / "new")]) == 0, "what was baked before is replaced"
+
+
 def test_without_a_folder_and_without_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bake", "tiny-bert", "--edit", "gate:0,heads=0"]) == 2
     assert "--dry-run" in capsys.readouterr().err

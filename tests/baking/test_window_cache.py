@@ -16,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import attrim
 from attrim.attention.context import attach
 from attrim.baking import window_cache as window_caches
-from attrim.baking.window_cache import WindowCache, find_windows, group_heads, window_cache
+from attrim.baking.window_cache import WindowCache, WindowLayer, find_windows, group_heads, window_cache
 from attrim.edits import Edit, Entmax, Gate, Window
 from attrim.errors import ParameterError
 from baked_models import ANIMALS
@@ -63,8 +63,7 @@ def test_logits_are_those_with_all_keys(
     monkeypatch.setattr(window_caches, "WASTED", wasted)
     model = attrim.bake(ANIMALS[name].build(), *edits)
     mask = torch.ones_like(TOKENS)
-    if parts[0] > 3:
-        mask[1, :3] = 0
+    mask[1, :3] = 0  # all of the first part, or of the first parts, where these are short
     expected = logits(model, DynamicCache(), parts, mask)
     found = logits(model, window_cache(model), parts, mask)
     real = mask.bool()
@@ -106,6 +105,29 @@ def test_generate_uses_it_by_itself(name: str, options: dict[str, Any], tmp_path
     assert isinstance(found.past_key_values, WindowCache)
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits), rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_that_begins_after_the_first_part_of_the_prompt() -> None:
+    model = attrim.bake(ANIMALS["llama"].build(), Window(3, first=1))
+    mask = torch.ones_like(TOKENS)
+    mask[1, :7] = 0
+    arguments = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    for options in ({}, {"num_beams": 2}):
+        both = {**arguments, **options, "attention_mask": mask, "prefill_chunk_size": 3}
+        expected = model.generate(TOKENS, **both, past_key_values=DynamicCache())
+        assert torch.equal(model.generate(TOKENS, **both), expected)
+    cache = window_cache(model)
+    with torch.no_grad():
+        model(TOKENS[:, :3], attention_mask=mask[:, :3], past_key_values=cache, use_cache=True)
+    layer = cache.layers[0]
+    assert isinstance(layer, WindowLayer)
+    assert layer.waiting is not None
+    assert cache.nbytes == sum(tensor.nbytes for one in cache.layers for tensor in one.waiting)  # type: ignore[union-attr]
+    cache.reorder_cache(torch.tensor([1, 0]))
+    cache.batch_repeat_interleave(2)
+    assert len(layer.waiting[0]) == 4
+    cache.reset()
+    assert (cache.nbytes, cache.get_seq_length()) == (0, 0)
 
 
 def test_bytes_are_those_of_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:

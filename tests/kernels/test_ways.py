@@ -116,6 +116,25 @@ def test_every_way_gives_the_same(
     assert [note.site for note in noted] == ["here", "here"]
 
 
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_batches_of_other_sizes(name: str, split: dict[Way, tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last batch of a data set is smaller than those before it, and has texts of the same length."""
+    model = ANIMALS[name].build()
+    edit = attrim.Mask(torch.rand(4, 50, 50, generator=torch.Generator().manual_seed(0)) < 0.5)
+    edit = attrim.Mask(edit.cells & (torch.arange(4) != 1)[:, None, None])  # a head that keeps everything
+    baked = attrim.bake(model, edit)
+    monkeypatch.setattr(ways, "SMALL", 0)
+    monkeypatch.setattr(ways, "choose", forced(split))
+    for size in (2, 1, 3, 5, 2):
+        ids = torch.randint(5, 50, (size, 33), generator=torch.Generator().manual_seed(size))
+        with attrim.edit(model, edit):
+            expected = model(ids).logits
+        with torch.no_grad(), ways.noting() as noted:
+            torch.testing.assert_close(baked(ids).logits, expected, atol=1e-4, rtol=1e-4)
+        assert noted
+
+
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 40), st.booleans())
 def test_cells_of_a_plan_are_those_that_it_was_made_of(seed: int, queries: int, keys: int, causal: bool) -> None:
     kept = torch.rand(3, queries, keys, generator=torch.Generator().manual_seed(seed)) < 0.3

@@ -32,15 +32,14 @@ from ..core import record
 from ..core.site import Select, Site
 from ..core.tracing import is_symbolic
 from ..edits.base import Edit
-from ..edits.bits import Packed
 from ..edits.persite import at_site
-from ..edits.saving import BITS, CARRIER, as_saved, decode_edits, encode_edits
+from ..edits.saving import BITS, CARRIER, WORDS, as_buffer, as_saved, decode_edits, encode_edits
 from ..errors import ParameterError, SiteError
 from .classes import make_class
 from .planning import Layer
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.bool, torch.float32, torch.float64)}
-DTYPES[BITS] = torch.bool
+DTYPES |= {BITS: torch.bool} | {name: dtype for name, (dtype, _) in WORDS.items()}
 
 # What is switched on already, so that a pass within a generation does not switch it on again.
 _carrying: ContextVar[tuple[tuple[nn.Module, Session], ...]] = ContextVar("attrim_carrying", default=())
@@ -54,7 +53,8 @@ class Burden:
     ----------
     entries : the edits as :func:`attrim.edits.saving.encode_edits` writes them.
     tensors : the tensors that they name: the name of the buffer, the dtype of the tensor and its shape. Boolean ones
-        are buffers of bits, because the cells of a mask in bytes would need more than long texts do.
+        are buffers of bits, because the cells of a mask in bytes would need more than long texts do, and floats are
+        buffers of integers, because a model that is moved to another dtype would round them.
     """
 
     entries: list[dict[str, Any]]
@@ -66,10 +66,9 @@ class Burden:
         entries, tensors = encode_edits(edits)
         named, buffers = {}, {}
         for number, (key, tensor) in enumerate(tensors.items()):
-            packed = tensor.dtype == torch.bool
-            dtype = BITS if packed else str(tensor.dtype).removeprefix("torch.")
+            buffer, dtype = as_buffer(tensor)
             named[key] = (f"tensor_{number}", dtype, tuple(tensor.shape))
-            buffers[named[key][0]] = Packed.of(tensor).bits if packed else tensor
+            buffers[named[key][0]] = buffer
         return cls(entries, named), buffers
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +106,8 @@ class Carrier(nn.Module):
         self.register_buffer("marker", torch.ones(1))
         for name, dtype, shape in burden.tensors.values():
             blank = torch.zeros(shape, dtype=DTYPES[dtype])
-            self.register_buffer(name, Packed.of(blank).bits if dtype == BITS else blank)
+            # Folders of before have floats as they are.
+            self.register_buffer(name, as_buffer(blank)[0] if dtype in (BITS, *WORDS) else blank)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the edits, which hold the tensors of this carrier and not those of its copy."""

@@ -328,6 +328,8 @@ class WindowLayer(DynamicLayer):
         super().__init__()
         self.windows, self.step = windows, step
         self.kept: list[KeptTokens] = []
+        # Keys and values of a prompt in parts, until every text has had a token that is not padding.
+        self.waiting: tuple[Tensor, Tensor] | None = None
         self.divided: tuple[HeadGroups, ...] = ()
         self.undivided_until = math.inf  # tokens
         self.short_until: float = 0  # tokens
@@ -338,7 +340,7 @@ class WindowLayer(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """The keys and values of the new tokens alone: :meth:`attend` adds those that are kept."""
-        if self.length and not self.kept:
+        if self.length and not self.kept and self.waiting is None:
             raise ParameterError(
                 "This cache is only for the model that it was made for; see attrim.baking.window_cache."
             )
@@ -347,14 +349,18 @@ class WindowLayer(DynamicLayer):
         return key_states, value_states
 
     def begin(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None) -> None:
-        """Keep what later queries need of a prompt.
+        """Keep what later queries need of a prompt, or of the parts of it that were seen.
 
         Parameters
         ----------
-        query, key, value : ``[B, H, Q, D]``, ``[B, G, K, D]``.
+        query, key, value : ``[B, H, Q, D]`` of the last part, ``[B, G, K, D]`` of all.
         attention_mask : of the prompt; texts may be padded on the left.
         """
         real = allowed_by(attention_mask, (query.shape[2], key.shape[2]), key.device)[:, 0, -1]
+        if not bool(real.any(-1).all()):
+            self.waiting = key, value  # where the text of an example begins is not known yet
+            return
+        self.waiting = None
         lead = real.int().argmax(-1).expand(len(key))
         if not bool(torch.equal(real, (torch.arange(key.shape[2], device=key.device) >= lead[:, None])[: len(real)])):
             raise ParameterError(
@@ -431,6 +437,8 @@ class WindowLayer(DynamicLayer):
     ) -> Attended:
         """The attention of a module: of a prompt by ``function``, of what follows by what is kept."""
         if not self.kept:
+            if self.waiting is not None:
+                key, value = (torch.cat(pair, dim=2) for pair in zip(self.waiting, (key, value), strict=True))
             found: Attended = function(module, query, key, value, attention_mask, scaling=scaling, **arguments)
             self.begin(query, key, value, attention_mask)
             return found
@@ -465,11 +473,14 @@ class WindowLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.kept, self.numbers, self.order = [], None, None
+        self.kept, self.waiting, self.numbers, self.order = [], None, None, None
         self.short_until, self.length, self.is_initialized = 0, 0, False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Other examples, as beams are reordered."""
+        if self.waiting is not None:
+            key, value = self.waiting
+            self.waiting = key.index_select(0, beam_idx), value.index_select(0, beam_idx)
         for kept in self.kept:
             if len(beam_idx) != len(kept.lead):
                 self.short_until = 0  # it has more bytes, or fewer
@@ -477,12 +488,17 @@ class WindowLayer(DynamicLayer):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every example several times."""
-        if self.kept:
-            self.reorder_cache(torch.arange(len(self.kept[0].lead)).repeat_interleave(repeats))
+        self.reorder_cache(torch.arange(self._examples()).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Only some of the examples."""
-        self.reorder_cache(torch.arange(len(self.kept[0].lead))[indices] if self.kept else indices)
+        self.reorder_cache(torch.arange(self._examples())[indices])
+
+    def _examples(self) -> int:
+        """How many texts it has tokens of."""
+        if self.waiting is not None:
+            return len(self.waiting[0])
+        return len(self.kept[0].lead) if self.kept else 0
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refuse: what a window has passed is gone."""
@@ -495,7 +511,8 @@ class WindowLayer(DynamicLayer):
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
-        return sum(tensor.nbytes for kept in self.kept for tensor in kept.tensors)
+        held = [self.waiting or (), *(kept.tensors for kept in self.kept)]
+        return sum(tensor.nbytes for tensors in held for tensor in tensors)
 
 
 def _require_causal(mask: Tensor, shape: tuple[int, int], lead: Tensor) -> None:

@@ -29,7 +29,8 @@ class Bake(Command, Source):
     """Make edits permanent: what constant and switched-off heads do not need leaves the model, masks stay with it."""
 
     edit: Chain
-    """What to bake: constant:FOLDER, gate:0,heads=0/3+5/11, pattern:FOLDER,tau=0.8, or several: 'EDIT then EDIT'."""
+    """What to bake: constant:FOLDER, gate:0,heads=0/3+5/11, mask:FOLDER, pattern:FOLDER,tau=0.8, window:256,first=4,
+    mask-outside-window:FOLDER,size=256, entmax:1.5, or several: 'EDIT then EDIT'."""
     output: Path | None = None
     """Folder to write the new model to; not needed with --dry-run."""
     dry_run: bool = False
@@ -124,10 +125,9 @@ class Bake(Command, Source):
             notes.append(f"It became slower ({timed.ratio:.2f} x as fast).")
         if not carried:
             return notes
-        notes.append(
-            "The model carries the edits wherever it goes. On a CPU, without gradients, removed cells are left out "
-            "in blocks of 16 queries; elsewhere every score is computed."
-        )
+        leaves = " On a CPU, without gradients, removed cells are left out in blocks of 16 queries; elsewhere every"
+        left_out = f"{leaves} score is computed." if any(site.sparse for site in heads) else ""
+        notes.append(f"The model carries the edits wherever it goes.{left_out}")
         if any((site.union_density or 0.0) > 1 for site in heads):
             notes.append(
                 "Computed is counted in cells that a query may see, and blocks of 16 queries compute later ones, too, "
@@ -147,6 +147,7 @@ class Bake(Command, Source):
         return notes
 
     def _check(self) -> None:
+        from ..baking.model import is_baked
         from ..errors import ParameterError
         from ..runs.files import require_fillable
 
@@ -162,6 +163,16 @@ class Bake(Command, Source):
         if self.output is None:
             raise ParameterError("There is no folder to write the model to; give --output FOLDER, or --dry-run.")
         require_fillable(self.output)
+        for folder, flag in ((self.output, "--output"), (self.layer_types, LAYER_TYPES)):
+            if folder is not None and folder.resolve() == Path(self.model).resolve():
+                raise ParameterError(
+                    f"{flag} is the folder of the model, which would be replaced; give another folder."
+                )
+        if (self.output / "config.json").exists() and not is_baked(self.output):
+            raise ParameterError(
+                f"The folder {str(self.output)!r} holds a model that was not baked, which would be replaced; give "
+                "another folder with --output."
+            )
         if self.layer_types is not None:
             if self.layer_types.resolve() == self.output.resolve():
                 raise ParameterError(

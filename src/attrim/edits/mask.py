@@ -49,10 +49,9 @@ def load_mask(source: str) -> Mask:
     edits = read_carried(source)
     edits = load_edits(source) if edits is None else edits
     masks = [edit for edit in edits if isinstance(edit, Mask)]
-    if len(masks) != 1:
-        raise ArtefactError(
-            f"The folder {source!r} holds {len(masks) or 'no'} masks, not one; save the mask alone with save_edits."
-        )
+    if len(masks) != 1 or len(edits) > 1:
+        held = ", ".join(type(edit).__name__ for edit in edits) or "no edit"
+        raise ArtefactError(f"The folder {source!r} holds {held}, not one mask; save the mask alone with save_edits.")
     return masks[0]
 
 

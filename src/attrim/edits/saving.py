@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -35,6 +36,8 @@ CARRIER = "attrim_carried"
 """The name of the module that holds their tensors as buffers."""
 BITS = "bits"
 """What takes the place of a dtype where a buffer is a boolean tensor as bits."""
+WORDS = {"float32 words": (torch.float32, torch.int32), "float64 words": (torch.float64, torch.int64)}
+"""The same where it has the bits of floats as integers, which a model in half precision does not round."""
 Tensors = Mapping[str, Tensor | Packed]
 """The tensors of edits by the names that their entries have for them."""
 
@@ -88,7 +91,24 @@ def read_carried(folder: str | Path) -> list[Edit] | None:
 
 def as_saved(buffer: Tensor, dtype: str, shape: Sequence[int]) -> Tensor | Packed:
     """What a buffer of a baked model holds, by the dtype and shape that are written of it."""
+    if dtype in WORDS:
+        kind = WORDS[dtype][0]
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            # A trace cannot have a view of another dtype, so that the floats are constants of it.
+            floats = buffer.cpu().numpy().view(str(kind).removeprefix("torch."))
+            return torch.from_numpy(floats).to(buffer.device)
+        return buffer.view(kind)
     return Packed(buffer, shape[-1]) if dtype == BITS else buffer
+
+
+def as_buffer(tensor: Tensor) -> tuple[Tensor, str]:
+    """The buffer of a baked model that holds a tensor, and what takes the place of its dtype."""
+    if tensor.dtype == torch.bool:
+        return Packed.of(tensor).bits, BITS
+    for name, (kind, words) in WORDS.items():
+        if tensor.dtype == kind:
+            return tensor.contiguous().view(words), name
+    return tensor, str(tensor.dtype).removeprefix("torch.")
 
 
 def fingerprint(edits: Iterable[Edit]) -> str:

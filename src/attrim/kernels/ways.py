@@ -337,7 +337,7 @@ def _mask(
     structure: Structure | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor | None]:
-    """The mask ``[B|1, h|1, Q, K]`` of what heads keep and queries may see; kept where all examples are alike.
+    """The mask ``[B|1, h|1, Q, K]`` of what heads keep and queries may see; kept where all examples are alike (``1``).
 
     And the rows with nothing left, bool ``[B|1, h|1, Q, 1]``, if there are any.
     """
@@ -345,7 +345,8 @@ def _mask(
     name = heads, queries, keys, structure, dtype
     if structure is not None and name in known:
         return known[name]
-    start, stop = (edge[:, None, :, None] for edge in edges)
+    # Where all examples are alike the mask has one row for them, and serves batches of any size.
+    start, stop = ((edge if structure is None else edge[:1])[:, None, :, None] for edge in edges)
     place = torch.arange(keys)
     allowed = (place >= start) & (place < stop)
     if heads:
