@@ -272,7 +272,7 @@ def test_without_a_folder_and_without_a_dry_run(capsys: pytest.CaptureFixture[st
     assert "--dry-run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("way", "said"), [("masked", "runs dense, with a mask"), ("sparse", "as fast as before")])
+@pytest.mark.parametrize(("way", "said"), [("masked", "runs dense, with a mask"), ("sparse", "as fast as dense")])
 def test_what_a_pattern_gains_is_said(
     way: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
