@@ -255,7 +255,11 @@ OWN = {
         unique=True,
     ).map(tuple),
 }
-NOT_WRITTEN = {"constant", "mask", "mix", "offset", "pattern"}  # they hold tensors
+NOT_WRITTEN = {  # they cannot do without tensors, whose text names a file
+    name
+    for name, kind in EDITS.items()
+    if any("parse" in item.metadata and item.default is dataclasses.MISSING for item in dataclasses.fields(kind))
+}
 
 
 def fitting(hint: Any) -> list[st.SearchStrategy[Any]]:

@@ -103,6 +103,8 @@ def test_masks_of_other_models_are_refused() -> None:
     model = ANIMALS["bert"].build()
     with pytest.raises(SiteError, match="made for another model"):
         attrim.bake(model, MaskOutsideWindow({"nowhere": noise(1, 4, 4) < 0.5}, 1))
+    with pytest.raises(SiteError, match="made for a gpt2 model"):
+        attrim.bake(model, MaskOutsideWindow(Mask(noise(1, 4, 4) < 0.5, made_for="gpt2"), 1))
     with pytest.raises(ShapeError, match="600 positions"):
         attrim.bake(model, MaskOutsideWindow(torch.ones(1, 600, 600, dtype=torch.bool), 1))
     with pytest.raises(ShapeError, match="is for 3 heads"):

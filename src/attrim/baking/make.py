@@ -126,7 +126,7 @@ def _load(baked: Any, edits: Sequence[Edit], layers: Sequence[Layer]) -> Burden:
 
 def _with_architecture(edit: Edit, kind: str) -> Edit:
     """An edit that says for which models it is, where it is a mask that names no sites."""
-    if not isinstance(edit, Mask) or isinstance(edit.cells, Mapping) or edit.made_for:
+    if not isinstance(edit, Mask | MaskOutsideWindow) or isinstance(edit.cells, Mapping) or edit.made_for:
         return edit
     return dataclasses.replace(edit, made_for=kind)
 

@@ -125,9 +125,13 @@ class Bake(Command, Source):
             notes.append(f"It became slower ({timed.ratio:.2f} x as fast).")
         if not carried:
             return notes
-        leaves = " On a CPU, without gradients, removed cells are left out in blocks of 16 queries; elsewhere every"
-        left_out = f"{leaves} score is computed." if any(site.sparse for site in heads) else ""
-        notes.append(f"The model carries the edits wherever it goes.{left_out}")
+        carries = "The model carries the edits wherever it goes."
+        if any(site.sparse for site in heads):
+            carries += (
+                " On a CPU, without gradients, removed cells are left out in blocks of 16 queries; elsewhere every "
+                "score is computed."
+            )
+        notes.append(carries)
         if any((site.union_density or 0.0) > 1 for site in heads):
             notes.append(
                 "Computed is counted in cells that a query may see, and blocks of 16 queries compute later ones, too, "

@@ -35,6 +35,7 @@ class MaskOutsideWindow(Edit):
     cells : bool ``[H|1, N, M]`` for all sites, or a dict from site name to such, as in :class:`Mask`: True is removed,
         unless it is in the window. A mask that was saved serves as well, with its selection.
     size, first : see :class:`Window`.
+    made_for : see :class:`Mask`.
     """
 
     carried = True
@@ -43,6 +44,7 @@ class MaskOutsideWindow(Edit):
     cells: Tensor | Mapping[str, Tensor] | Mask = field(metadata={"parse": load_mask, "stats": False})
     size: int
     first: int = 0
+    made_for: str = field(default="", kw_only=True, metadata={"label": False})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,12 +57,14 @@ class MaskOutsideWindow(Edit):
                 )
             if self.select == Select():
                 object.__setattr__(self, "select", given.select)
+            if not self.made_for:
+                object.__setattr__(self, "made_for", given.made_for)
             object.__setattr__(self, "cells", given.cells)
         _ = self._mask, self._window  # which check what they are made of
 
     @functools.cached_property
     def _mask(self) -> Mask:
-        return Mask(self.cells, self.unseen, select=self.select)
+        return Mask(self.cells, self.unseen, made_for=self.made_for, select=self.select)
 
     @functools.cached_property
     def _window(self) -> Window:
@@ -85,3 +89,7 @@ class MaskOutsideWindow(Edit):
     def check(self, sites: Sequence[Site]) -> None:
         """See :meth:`Edit.check`."""
         self._mask.check(sites)
+
+    def check_architecture(self, kind: str | None) -> None:
+        """See :meth:`Edit.check_architecture`."""
+        self._mask.check_architecture(kind)
