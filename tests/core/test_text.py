@@ -257,8 +257,8 @@ OWN = {
 }
 NOT_WRITTEN = {  # they cannot do without tensors, whose text names a file
     name
-    for name, kind in EDITS.items()
-    if any("parse" in item.metadata and item.default is dataclasses.MISSING for item in dataclasses.fields(kind))
+    for name in EDITS
+    if any("parse" in item.metadata and item.default is dataclasses.MISSING for item in dataclasses.fields(EDITS[name]))
 }
 
 
