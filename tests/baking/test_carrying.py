@@ -18,7 +18,18 @@ import attrim
 from attrim.attention.context import attach
 from attrim.cli import main
 from attrim.core.text import parse_chain
-from attrim.edits import Constant, Edit, Entmax, Gate, Mask, MaskOutsideWindow, SparsePattern, Window, save_edits
+from attrim.edits import (
+    Constant,
+    Edit,
+    Entmax,
+    Gate,
+    Mask,
+    MaskOutsideWindow,
+    SparsePattern,
+    Window,
+    save_edits,
+    saving,
+)
 from attrim.edits.bits import Packed
 from attrim.edits.saving import read_carried
 from attrim.errors import ArtefactError, ParameterError, ShapeError, SiteError
@@ -247,6 +258,25 @@ def test_a_model_in_half_precision_keeps_the_same_cells(dtype: torch.dtype, tmp_
         halved = copy.deepcopy(model).to(dtype)
         with attrim.edit(halved, edit):
             torch.testing.assert_close(found, output_of(halved(**inputs)).float(), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("before", ["old", "new"])
+def test_floats_of_folders_of_before_and_now(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were float buffers; a state dict of one kind fits models of the other."""
+    model, edit = ANIMALS["bert"].build(), Mask(noise(4, 9, 9) < 0.5, "offset")
+    made = {"new": attrim.bake(model, edit)}
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "WORDS", {})
+        made["old"] = attrim.bake(model, Mask(noise(4, 9, 9) < 0.2, "offset") if before == "new" else edit)
+    kinds = {name: {buffer.dtype for buffer in one.base_model.attrim_carried.buffers()} for name, one in made.items()}
+    assert torch.float32 in kinds["old"]
+    assert torch.int32 in kinds["new"]
+    other = made["old" if before == "new" else "new"]
+    other.load_state_dict(made[before].state_dict())
+    (found,) = other.base_model.attrim_carried.edits()
+    (expected,) = made[before].base_model.attrim_carried.edits()
+    assert torch.equal(found.distances, expected.distances)
+    assert torch.equal(found.cells, expected.cells)
 
 
 def test_what_cannot_be_carried_is_refused() -> None:

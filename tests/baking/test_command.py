@@ -250,7 +250,9 @@ def test_a_dry_run_says_everything_and_writes_nothing(
 
 
 def test_no_other_model_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, other = tmp_path / "model", tmp_path / "other"
+    model, other, weights = tmp_path / "model", tmp_path / "other", tmp_path / "weights"
+    weights.mkdir()
+    (weights / "model-00001-of-00001.safetensors").write_bytes(b"of somebody")
     for folder in (model, other):
         attrim.load_model("tiny-llama", kind="causal-lm").save_pretrained(folder)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -259,6 +261,8 @@ def test_no_other_model_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--output", f"{other}/../model"], "--output is the folder of the model"),
         (["--output", str(tmp_path / "new"), "--layer-types", str(model)], "--layer-types is the folder of the model"),
         (["--output", str(other)], "holds a model that was not baked"),
+        (["--output", str(weights)], "holds a model that was not baked"),
+        (["--output", str(tmp_path / "new"), "--layer-types", str(other)], "holds a model, which would be replaced"),
     ):
         assert main([*words, *folders]) == 2
         assert message in " ".join(capsys.readouterr().err.split())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments, pipeline
+from transformers import AlbertConfig, AlbertForMaskedLM, Trainer, TrainingArguments, pipeline
 
 import attrim
 from attrim.attention.discover import find_sites
@@ -293,6 +294,32 @@ def test_a_pass_after_one_that_failed_begins_anew(name: str) -> None:
                 baked.forward(**inputs)
             hook.remove()
             torch.testing.assert_close(output_of(run(**inputs)), expected)
+
+
+def test_the_backbone_of_a_model_begins_anew_too() -> None:
+    """After a pass of the whole model that failed, alone, copied and pickled."""
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=60,
+        embedding_size=16,
+        hidden_size=16,
+        num_attention_heads=4,
+        intermediate_size=24,
+        num_hidden_layers=3,
+    )
+    model: Any = AlbertForMaskedLM(config).eval()
+    matrices = {site.name: noise(4, 20 + place, 20) for place, site in enumerate(find_sites(model))}
+    baked: Any = attrim.bake(model, Constant(matrices, heads=[0, 1]))
+    ids = torch.randint(5, 60, (2, 9))
+    shared = find_sites(model)[0].path
+    for one in (baked, copy.deepcopy(baked), pickle.loads(pickle.dumps(baked))):
+        with torch.no_grad():
+            expected = one.albert(ids).last_hidden_state
+            hook = one.get_submodule(shared).register_forward_hook(lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                one(ids)
+            hook.remove()
+            torch.testing.assert_close(one.albert(ids).last_hidden_state, expected)
 
 
 def test_a_static_cache_has_no_room_for_constant_heads() -> None:

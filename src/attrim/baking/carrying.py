@@ -131,6 +131,16 @@ class Carrier(nn.Module):
                 part.__class__ = _carrying_class(CarryingPart, type(part))  # type: ignore[arg-type]
         return carrier
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """As any module, but floats may be floats (as in folders of before) or the words that hold their bits."""
+        for name, dtype, _ in self.burden.tensors.values():
+            own, given = self._buffers[name], state_dict.get(prefix + name)
+            if own is None or given is None or own.is_floating_point() == given.is_floating_point():
+                continue
+            kind, words = next(pair for pair in WORDS.values() if DTYPES[dtype] in pair)
+            state_dict[prefix + name] = given.view(kind) if own.is_floating_point() else given.to(kind).view(words)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def edits(self) -> list[Edit]:
         """The edits as they were given, with the tensors where they are now; the same objects until these change."""
         if is_symbolic():

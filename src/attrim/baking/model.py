@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from .carrying import Burden, Carrier, carrying, carrying_forward
 from .classes import make_class
 from .heads import Baked
 from .planning import Layer
-from .surgery import find, operate, switch
+from .surgery import operate, switch
 from .window_cache import WindowCache, find_windows
 
 STORE = BAKED
@@ -95,34 +94,19 @@ class BakedModel:
             super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
 
-def baked_class(stock: Any, layers: Iterable[Layer], absent: Iterable[str] = (), burden: Burden | None = None) -> type:
+def baked_class(stock: type, layers: Iterable[Layer], absent: Iterable[str] = (), burden: Burden | None = None) -> type:
     """The class of a model that is cut to the given heads, lacks some parts and carries edits, under the stock name."""
     layers, absent = tuple(layers), tuple(absent)
     fields: dict[str, Any] = {"attrim_layers": layers, "attrim_stock": stock, "attrim_absent": absent}
     fields["attrim_burden"] = burden
     if burden is not None:
         fields["forward"] = carrying_forward(stock)
-    if shared := tuple(layer.path for layer in layers if len(layer.sites) > 1 and layer.constant):
-        fields["forward"] = _counting_forward(fields.get("forward") or stock.forward, shared)
     if hasattr(stock, "generate"):
         fields["_prepare_cache_for_generation"] = _prepare_cache
         if burden is not None:
             fields["generate"] = _generate
     made: type = make_class(BakedModel, stock, (baked_class, (stock, layers, absent, burden)), **fields)
     return made
-
-
-def _counting_forward(forward: Callable[..., Any], shared: tuple[str, ...]) -> Callable[..., Any]:
-    """A forward from whose beginning modules of several sites count their calls, also after a pass that failed."""
-
-    @functools.wraps(forward)
-    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for path in shared:
-            module: Any = find(self, path)
-            module.attrim_baked.own.count = 0
-        return forward(self, *args, **kwargs)
-
-    return counting
 
 
 def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -161,6 +145,11 @@ def _refuse_static(model: Any) -> None:
 def is_baked(folder: str | Path) -> bool:
     """Whether a folder holds a baked model."""
     return (Path(folder) / STORE.index).is_file()
+
+
+def holds_model(folder: str | Path) -> bool:
+    """Whether a folder holds a model, baked or not, or weights of one."""
+    return any(True for name in ("config.json", SIDECAR, *WEIGHTS) for _ in Path(folder).glob(name))
 
 
 def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...], Burden | None]:

@@ -179,6 +179,20 @@ def output_of(model: Any, module: nn.Module, row: Projections) -> Any:
     return model.get_submodule(f"{path.rpartition('.')[0]}.{row.output.removeprefix('../')}")
 
 
+class BeginPass:
+    """Lets a module of several sites count its calls from the beginning of a pass, also after one that failed.
+
+    It is a hook of the part of the backbone, such as its encoder, that runs the module once for each of these sites.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __call__(self, *_: Any) -> None:
+        """The part begins to run."""
+        self.module.attrim_baked.own.count = 0
+
+
 def operate(model: Any, layers: Iterable[Layer]) -> None:
     """Cut a stock model to the given heads, in place; matrices are left blank and weights are not scaled."""
     layers = list(layers)
@@ -194,6 +208,9 @@ def operate(model: Any, layers: Iterable[Layer]) -> None:
             special |= Cut(model, module, row, layer).on_interface(known, running, feeds_stream)
         else:
             Cut(model, module, row, layer).in_private(known, running)
+        if len(layer.sites) > 1 and layer.constant:
+            part = next(part for part in model.base_model.children() if any(own is module for own in part.modules()))
+            part.register_forward_pre_hook(BeginPass(module))
     if special:
         register()
         for config in interface.switchable(model):

@@ -151,7 +151,7 @@ class Bake(Command, Source):
         return notes
 
     def _check(self) -> None:
-        from ..baking.model import is_baked
+        from ..baking.model import holds_model, is_baked
         from ..errors import ParameterError
         from ..runs.files import require_fillable
 
@@ -172,10 +172,15 @@ class Bake(Command, Source):
                 raise ParameterError(
                     f"{flag} is the folder of the model, which would be replaced; give another folder."
                 )
-        if (self.output / "config.json").exists() and not is_baked(self.output):
+        if not is_baked(self.output) and holds_model(self.output):
             raise ParameterError(
                 f"The folder {str(self.output)!r} holds a model that was not baked, which would be replaced; give "
                 "another folder with --output."
+            )
+        if self.layer_types is not None and holds_model(self.layer_types):
+            raise ParameterError(
+                f"The folder {str(self.layer_types)!r} holds a model, which would be replaced; give another folder "
+                f"with {LAYER_TYPES}, or remove it."
             )
         if self.layer_types is not None:
             if self.layer_types.resolve() == self.output.resolve():

@@ -35,7 +35,7 @@ class MaskOutsideWindow(Edit):
     cells : bool ``[H|1, N, M]`` for all sites, or a dict from site name to such, as in :class:`Mask`: True is removed,
         unless it is in the window. A mask that was saved serves as well, with its selection.
     size, first : see :class:`Window`.
-    made_for : see :class:`Mask`.
+    about, made_for : see :class:`Mask`.
     """
 
     carried = True
@@ -44,6 +44,7 @@ class MaskOutsideWindow(Edit):
     cells: Tensor | Mapping[str, Tensor] | Mask = field(metadata={"parse": load_mask, "stats": False})
     size: int
     first: int = 0
+    about: str = field(default="", kw_only=True, metadata={"label": False})
     made_for: str = field(default="", kw_only=True, metadata={"label": False})
 
     def __post_init__(self) -> None:
@@ -57,14 +58,15 @@ class MaskOutsideWindow(Edit):
                 )
             if self.select == Select():
                 object.__setattr__(self, "select", given.select)
-            if not self.made_for:
-                object.__setattr__(self, "made_for", given.made_for)
+            for name in ("about", "made_for"):
+                if not getattr(self, name):
+                    object.__setattr__(self, name, getattr(given, name))
             object.__setattr__(self, "cells", given.cells)
         _ = self._mask, self._window  # which check what they are made of
 
     @functools.cached_property
     def _mask(self) -> Mask:
-        return Mask(self.cells, self.unseen, made_for=self.made_for, select=self.select)
+        return Mask(self.cells, self.unseen, about=self.about, made_for=self.made_for, select=self.select)
 
     @functools.cached_property
     def _window(self) -> Window:
@@ -93,3 +95,7 @@ class MaskOutsideWindow(Edit):
     def check_architecture(self, kind: str | None) -> None:
         """See :meth:`Edit.check_architecture`."""
         self._mask.check_architecture(kind)
+
+    def note(self) -> str:
+        """How the mask was made."""
+        return self.about
