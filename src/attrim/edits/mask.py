@@ -97,12 +97,7 @@ class Mask(Edit):
                     object.__setattr__(self, name, getattr(given, name))
             if self.distances is None and self.unseen == "offset":
                 object.__setattr__(self, "distances", given.distances)
-            for name in ("about", "made_for"):
-                if not getattr(self, name):
-                    object.__setattr__(self, name, getattr(given, name))
-            if self.select == Select():
-                object.__setattr__(self, "select", given.select)
-            object.__setattr__(self, "cells", given.cells)
+            adopt(self, given)
             given = given.cells
         assert not isinstance(given, Mask)
         check_matrices(given, "cells", boolean=True)
@@ -227,6 +222,16 @@ class Mask(Edit):
         if isinstance(cells, Packed):
             return Packed(at_heads(cells.bits, call, 0, "mask")[:, first:last], cells.columns).unpack()
         return at_heads(cells, call, 0, "mask")[:, first:last]
+
+
+def adopt(edit: Any, given: Mask) -> None:
+    """Give an edit that is being made of a mask its cells and, where it has none, its selection and what it says."""
+    for name in ("about", "made_for"):
+        if not getattr(edit, name):
+            object.__setattr__(edit, name, getattr(given, name))
+    if edit.select == Select():
+        object.__setattr__(edit, "select", given.select)
+    object.__setattr__(edit, "cells", given.cells)
 
 
 def mask(scores: Tensor, cells: Tensor, empty: Empty = "zero") -> Tensor:

@@ -14,11 +14,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.call import Call
-from ..core.site import Select, Site
+from ..core.site import Site
 from ..errors import ParameterError
 from ..kernels.rules import KeptSpans
 from .base import Edit, register
-from .mask import Mask, Unseen, load_mask, mask
+from .mask import Mask, Unseen, adopt, load_mask, mask
 from .window import Window
 
 
@@ -56,12 +56,7 @@ class MaskOutsideWindow(Edit):
                     f"A mask with empty={given.empty!r} cannot be joined with a window, which says itself what is left "
                     "of a row; give a mask with empty='zero'."
                 )
-            if self.select == Select():
-                object.__setattr__(self, "select", given.select)
-            for name in ("about", "made_for"):
-                if not getattr(self, name):
-                    object.__setattr__(self, name, getattr(given, name))
-            object.__setattr__(self, "cells", given.cells)
+            adopt(self, given)
         _ = self._mask, self._window  # which check what they are made of
 
     @functools.cached_property
