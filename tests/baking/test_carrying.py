@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModel
 
 import attrim
@@ -277,6 +278,29 @@ def test_floats_of_folders_of_before_and_now(before: str, monkeypatch: pytest.Mo
     (expected,) = made[before].base_model.attrim_carried.edits()
     assert torch.equal(found.distances, expected.distances)
     assert torch.equal(found.cells, expected.cells)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+def test_folders_of_before_in_half_precision(
+    kind: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = 0.5 + (noise(4, 31).to(kind) - 0.5) * 2e-4
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "WORDS", {})
+        baked = attrim.bake(ANIMALS["bert"].build(), Mask(noise(4, 3, 3) < 0.4, "offset", distances=shares))
+        baked.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert [tensor.dtype for name, tensor in saved.items() if name.endswith("attrim_carried.tensor_1")] == [kind]
+    for load in (
+        lambda: load_model(tmp_path, dtype="bfloat16"),
+        lambda: attrim.load(tmp_path, dtype=torch.float16),
+        lambda: attrim.load(tmp_path).half().float(),
+    ):
+        carrier = load().base_model.attrim_carried
+        (carried,) = carrier.edits()
+        assert torch.equal(carried.distances, shares)
+        carrier.to("meta")
+        assert {buffer.device.type for buffer in carrier.buffers()} == {"meta"}
 
 
 def test_what_cannot_be_carried_is_refused() -> None:

@@ -131,6 +131,18 @@ class Carrier(nn.Module):
                 part.__class__ = _carrying_class(CarryingPart, type(part))  # type: ignore[arg-type]
         return carrier
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """As any module, but floats that are buffers (as in folders of before) stay exact, as their words would."""
+        words = dict(WORDS.values())
+        floats = {name: buffer for name, buffer in self._buffers.items() if name != "marker" and buffer is not None}
+        floats = {name: buffer for name, buffer in floats.items() if buffer.dtype in words}
+        self._buffers.update({name: buffer.view(words[buffer.dtype]) for name, buffer in floats.items()})
+        try:
+            return super()._apply(fn, recurse)
+        finally:
+            for name, buffer in floats.items():
+                self._buffers[name] = self._buffers[name].view(buffer.dtype)  # type: ignore[union-attr]
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """As any module, but floats may be floats (as in folders of before) or the words that hold their bits."""
         for name, dtype, _ in self.burden.tensors.values():
