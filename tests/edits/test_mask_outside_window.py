@@ -15,12 +15,12 @@ from attrim.edits.mask import Mask
 from attrim.edits.mask_outside_window import MaskOutsideWindow
 from attrim.edits.saving import save_edits
 from attrim.edits.window import Window
-from attrim.errors import AttrimError, ParameterError, ShapeError, SiteError
+from attrim.errors import ArtefactError, AttrimError, ParameterError, ShapeError, SiteError
 from baked_models import ANIMALS, noise
 from watching import output_of
 from zoo import batch
 
-SCORES = torch.zeros(1, 2, 9, 9)
+SCORES = torch.zeros(1, 4, 9, 9)
 
 
 def kept(edit: attrim.edits.Edit, allowed: torch.Tensor | None = None) -> torch.Tensor:
@@ -29,7 +29,7 @@ def kept(edit: attrim.edits.Edit, allowed: torch.Tensor | None = None) -> torch.
 
 
 def test_it_keeps_what_the_window_or_the_mask_keeps() -> None:
-    cells = noise(2, 9, 9) < 0.7
+    cells = noise(4, 9, 9) < 0.7
     expected = kept(Window(2, 1)) | ~cells
     assert torch.equal(kept(MaskOutsideWindow(cells, 2, 1)), expected)
     causal = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
@@ -51,6 +51,31 @@ def test_a_saved_mask_serves_with_its_selection(tmp_path: Path) -> None:
     assert (found.size, found.first, found.select) == (3, 2, Select(layers=1))
     assert isinstance(found.cells, torch.Tensor)
     assert torch.equal(found.cells, mask.cells)
+
+
+@pytest.mark.parametrize("baked", [False, True], ids=["edits", "model"])
+def test_a_saved_one_comes_back_with_its_window(baked: bool, tmp_path: Path) -> None:
+    edit = MaskOutsideWindow(noise(4, 9, 9) < 0.7, 3, 2, about="by hand", select=Select(roles="encoder"))
+    if baked:
+        attrim.bake(ANIMALS["bert"].build(), edit).save_pretrained(tmp_path)
+    else:
+        save_edits(edit, tmp_path)
+    for options, size, first in (("", 3, 2), (",size=4", 4, 2), (",first=0", 3, 0)):
+        found = parse(EDITS, f"mask-outside-window:{tmp_path}{options}")
+        assert isinstance(found, MaskOutsideWindow)
+        assert (found.size, found.first, found.select, found.about) == (size, first, Select(roles="encoder"), "by hand")
+        assert torch.equal(kept(found), kept(MaskOutsideWindow(edit.cells, size, first)))
+    with pytest.raises(ArtefactError, match="MaskOutsideWindow, not one mask; give mask-outside-window:"):
+        parse(EDITS, f"mask:{tmp_path}")
+
+
+def test_a_mask_alone_needs_a_size(tmp_path: Path) -> None:
+    save_edits(Mask(noise(4, 9, 9) < 0.7), tmp_path)
+    with pytest.raises(ParameterError, match="needs a size"):
+        parse(EDITS, f"mask-outside-window:{tmp_path}")
+    save_edits(Window(2), tmp_path)
+    with pytest.raises(ArtefactError, match="holds Window, not one mask; save"):
+        parse(EDITS, f"mask-outside-window:{tmp_path}")
 
 
 def test_texts_of_any_length_have_a_plan() -> None:

@@ -110,7 +110,7 @@ def covered_length(edit: Edit) -> int | None:
     saved = edit.to_save()
     if not isinstance(saved, Mask | MaskOutsideWindow):
         return None
-    assert not isinstance(saved.cells, Mask)
+    assert not isinstance(saved.cells, Mask | MaskOutsideWindow)
     cells = saved.cells.values() if isinstance(saved.cells, Mapping) else [saved.cells]
     return max(max(tensor.shape[1:]) for tensor in cells)
 

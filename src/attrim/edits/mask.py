@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -24,12 +24,18 @@ from .positions import gather, gather_offsets, inside, with_tails
 
 Unseen = Literal["keep", "prune", "offset"]
 Empty = Literal["zero", "strongest", "uniform"]
+Other = TypeVar("Other", bound=Edit)
 TAIL = 8
 """A distance that is nowhere in the stored cells goes by so many nearer ones."""
 
 
-def load_mask(source: str) -> Mask:
-    """The mask in a folder of ``save_edits``, in that of a baked model, or in a ``.npy`` file of cells to keep."""
+def load_mask(source: str, *others: type[Other]) -> Mask | Other:
+    """The mask in a folder of ``save_edits``, in that of a baked model, or in a ``.npy`` file of cells to keep.
+
+    Parameters
+    ----------
+    others : kinds of edits that may be in the folder in place of a mask.
+    """
     from ..stats.npy import is_npy, read_layers
 
     if is_npy(source):
@@ -48,11 +54,13 @@ def load_mask(source: str) -> Mask:
         )
     edits = read_carried(source)
     edits = load_edits(source) if edits is None else edits
-    masks = [edit for edit in edits if isinstance(edit, Mask)]
-    if len(masks) != 1 or len(edits) > 1:
-        held = ", ".join(type(edit).__name__ for edit in edits) or "no edit"
-        raise ArtefactError(f"The folder {source!r} holds {held}, not one mask; save the mask alone with save_edits.")
-    return masks[0]
+    wanted: tuple[type[Mask | Other], ...] = (Mask, *others)
+    if len(edits) == 1 and isinstance(edits[0], wanted):
+        return edits[0]
+    held = ", ".join(type(edit).__name__ for edit in edits) or "no edit"
+    has_cells = len(edits) == 1 and hasattr(edits[0], "cells")
+    way_out = f"give {edits[0].registered_name}:{source}" if has_cells else "save the mask alone with save_edits"
+    raise ArtefactError(f"The folder {source!r} holds {held}, not one mask; {way_out}.")
 
 
 @register("mask")
@@ -92,12 +100,9 @@ class Mask(Edit):
         super().__post_init__()
         given = self.cells
         if isinstance(given, Mask):
-            for name in ("unseen", "empty"):
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, getattr(given, name))
+            adopt(self, given, "unseen", "empty")
             if self.distances is None and self.unseen == "offset":
                 object.__setattr__(self, "distances", given.distances)
-            adopt(self, given)
             given = given.cells
         assert not isinstance(given, Mask)
         check_matrices(given, "cells", boolean=True)
@@ -224,10 +229,13 @@ class Mask(Edit):
         return at_heads(cells, call, 0, "mask")[:, first:last]
 
 
-def adopt(edit: Any, given: Mask) -> None:
-    """Give an edit that is being made of a mask its cells and, where it has none, its selection and what it says."""
-    for name in ("about", "made_for"):
-        if not getattr(edit, name):
+def adopt(edit: Any, given: Any, *options: str) -> None:
+    """Give an edit that is being made of another one the cells of that.
+
+    What it lacks itself it takes over, too: the selection, how the cells were made and for which model, and options.
+    """
+    for name in ("about", "made_for", *options):
+        if getattr(edit, name) in (None, ""):
             object.__setattr__(edit, name, getattr(given, name))
     if edit.select == Select():
         object.__setattr__(edit, "select", given.select)

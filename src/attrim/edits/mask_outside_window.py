@@ -22,6 +22,11 @@ from .mask import Mask, Unseen, adopt, load_mask, mask
 from .window import Window
 
 
+def load_masking(source: str) -> Mask | MaskOutsideWindow:
+    """What :func:`~attrim.edits.mask.load_mask` reads, or a :class:`MaskOutsideWindow` that was saved."""
+    return load_mask(source, MaskOutsideWindow)
+
+
 @register("mask-outside-window")
 @dataclass(frozen=True, eq=False)
 class MaskOutsideWindow(Edit):
@@ -33,7 +38,8 @@ class MaskOutsideWindow(Edit):
     Parameters
     ----------
     cells : bool ``[H|1, N, M]`` for all sites, or a dict from site name to such, as in :class:`Mask`: True is removed,
-        unless it is in the window. A mask that was saved serves as well, with its selection.
+        unless it is in the window. A mask that was saved serves as well, with its selection; so does another
+        ``MaskOutsideWindow``, with its ``size`` and ``first`` unless others are given.
     size, first : see :class:`Window`.
     about, made_for : see :class:`Mask`.
     """
@@ -41,9 +47,11 @@ class MaskOutsideWindow(Edit):
     carried = True
     unseen: ClassVar[Unseen] = "prune"
 
-    cells: Tensor | Mapping[str, Tensor] | Mask = field(metadata={"parse": load_mask, "stats": False})
-    size: int
-    first: int = 0
+    cells: Tensor | Mapping[str, Tensor] | Mask | MaskOutsideWindow = field(
+        metadata={"parse": load_masking, "stats": False}
+    )
+    size: int | None = None
+    first: int | None = None
     about: str = field(default="", kw_only=True, metadata={"label": False})
     made_for: str = field(default="", kw_only=True, metadata={"label": False})
 
@@ -57,15 +65,23 @@ class MaskOutsideWindow(Edit):
                     "of a row; give a mask with empty='zero'."
                 )
             adopt(self, given)
+        elif isinstance(given, MaskOutsideWindow):
+            adopt(self, given, "size", "first")
         _ = self._mask, self._window  # which check what they are made of
 
     @functools.cached_property
     def _mask(self) -> Mask:
+        assert not isinstance(self.cells, MaskOutsideWindow)
         return Mask(self.cells, self.unseen, about=self.about, made_for=self.made_for, select=self.select)
 
     @functools.cached_property
     def _window(self) -> Window:
-        return Window(self.size, self.first, select=self.select)
+        if self.size is None:
+            raise ParameterError(
+                "MaskOutsideWindow needs a size, how many keys on a side of the query are kept; give size=256, for "
+                "example."
+            )
+        return Window(self.size, self.first or 0, select=self.select)
 
     def edit_scores(self, scores: Tensor, call: Call) -> Tensor:
         """Scores ``[B, H, Q, K]`` with ``-inf`` on removed cells."""
