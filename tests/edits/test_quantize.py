@@ -34,7 +34,7 @@ def attention(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("bits", [0, 17, -1, 2.5, 3.0, True])
 def test_bits(bits) -> None:
-    with pytest.raises(ParameterError, match="bits must be a whole number from 1 to 16"):
+    with pytest.raises(ParameterError, match=r"bits('.* cannot be .*; give| must be) a whole number"):
         Quantize(BEST, bits)
 
 

@@ -16,15 +16,19 @@ from attrim.edits import (
     Gate,
     HiddenThreshold,
     Mask,
+    MaskOutsideWindow,
     Mix,
     Quantize,
     RandomDrop,
     Threshold,
+    Window,
     load_edits,
     save_edits,
 )
 from attrim.errors import ArtefactError, ParameterError
 from damage import reseal
+
+CELLS = torch.ones(1, 4, 4, dtype=torch.bool)
 
 
 @pytest.fixture
@@ -59,6 +63,7 @@ def test_round_trip_of_nested_fields(tmp_path) -> None:
         (Threshold(top=np.int64(3), renormalize=np.bool_(True)), Threshold(top=3, renormalize=True)),
         (Threshold(top=np.float32(0.5)), Threshold(top=0.5)),
         (RandomDrop(np.float64(0.25), seed=np.int64(3)), RandomDrop(0.25, seed=3)),
+        (Window(np.int64(3), torch.tensor(1)), Window(3, 1)),
     ],
 )
 def test_numbers_of_other_libraries_are_plain_ones(given: Edit, plain: Edit, tmp_path) -> None:
@@ -87,9 +92,20 @@ def test_numbers_by_site_are_plain_too(tmp_path) -> None:
         (lambda: Quantize("linear", bits=3, prune="a"), "'prune' .* cannot be 'a'"),
         (lambda: Quantize("linear", bits="3"), "'bits' .* cannot be '3'; give a whole number"),
         (lambda: HiddenThreshold(None), "'bar' .* cannot be None"),
+        (lambda: Window(2.5), "'size' of the edit 'window' cannot be 2.5; give a whole number"),
+        (lambda: Window(3.0), "'size' .* cannot be 3.0; give a whole number"),
+        (lambda: Window(np.float64(3)), "'size' .* cannot be 3.0; give a whole number"),
+        (lambda: Window(True), "'size' .* cannot be True; give a whole number"),
+        (lambda: Threshold(np.bool_(True)), "'bar' .* cannot be True; give a number"),
+        (lambda: Threshold(0.1, renormalize=1), "'renormalize' .* cannot be 1; give true or false"),
+        (lambda: Gate({"a": True}), "'factors' .* cannot be True; give a number"),
+        (lambda: MaskOutsideWindow(CELLS, 2, False), "'first' .* cannot be False; give a whole number"),
+        (lambda: MaskOutsideWindow({}, 3), "nothing in cells; give one tensor"),
+        (lambda: Mask({}), "nothing in cells; give one tensor"),
+        (lambda: Constant({}), "nothing in matrix; give one tensor"),
     ],
 )
-def test_what_is_no_number_is_one_sentence(make: Callable[[], Edit], message: str) -> None:
+def test_what_does_not_fit_is_one_sentence(make: Callable[[], Edit], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         make()
 

@@ -476,7 +476,7 @@ def _accepts(value: Any, hint: Any) -> bool:
 
 
 def read_numbers(member: Any) -> None:
-    """Turn the numbers of an edit that is being made into Python's own, which can be saved; refuse what is none."""
+    """Turn the numbers of an edit that is being made into Python's own, which can be saved; refuse what does not fit."""
     hints = hints_of(type(member))
     for item in dataclasses.fields(member):
         before, what = getattr(member, item.name), f"field {item.name!r} of the edit {_name(type(member))!r}"
@@ -500,7 +500,7 @@ def _plain(value: Any, hint: Any, what: str) -> Any:
         value = value.item()
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ParameterError(f"The {what} cannot be {shorten(value)}; that is too large.")
-    if isinstance(value, (int, float)) or any(_fits(value, option) for option in options):
+    if any(_fits(value, option) for option in options):
         return value
     raise misfit(value, hint, what)
 
@@ -508,6 +508,8 @@ def _plain(value: Any, hint: Any, what: str) -> Any:
 def _fits(value: Any, option: Any) -> bool:
     """Whether an option allows a value; anything but a plain class is left to the edit's own checks."""
     kind = get_origin(option) or option
+    if kind in (int, float):
+        return isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
     return not isinstance(kind, type) or kind in (Any, _Unknown) or isinstance(value, kind)
 
 

@@ -65,6 +65,10 @@ def choose_heads(edit: Edit, heads: Sequence[Any] | int | None) -> None:
 def check_matrices(values: object, what: str, boolean: bool) -> None:
     """Refuse anything but tensors ``[H|1, N, M]`` of the right kind, alone or by site name."""
     tensors = values if isinstance(values, Mapping) else {"all sites": values}
+    if not tensors:
+        raise ParameterError(
+            f"There is nothing in {what}; give one tensor [H, N, M] for all sites, or one for each site by its name."
+        )
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise ParameterError(f"The {what} for {name} must be a tensor [H, N, M], not {type(tensor).__name__}.")
