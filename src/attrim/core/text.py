@@ -476,7 +476,7 @@ def _accepts(value: Any, hint: Any) -> bool:
 
 
 def read_numbers(member: Any) -> None:
-    """Turn the numbers of an edit that is being made into Python's own, which can be saved; refuse what does not fit."""
+    """Turn the numbers of a new edit into Python's own, which can be saved; refuse what does not fit."""
     hints = hints_of(type(member))
     for item in dataclasses.fields(member):
         before, what = getattr(member, item.name), f"field {item.name!r} of the edit {_name(type(member))!r}"
