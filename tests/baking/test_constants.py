@@ -23,7 +23,7 @@ Reading = tuple[Call, Factors | None]
 
 
 def reading_of(mask: Tensor | None, queries: int, keys: int, causal: bool = False) -> Reading:
-    return read_call(SITE, MaskFacts.of(mask, (queries, keys), torch.device("cpu"), causal=causal), {})
+    return read_call(SITE, MaskFacts.of(mask, (queries, keys), torch.device("cpu"), causal=causal), {}, batch=2)
 
 
 def layer(matrix: Tensor) -> Constants:

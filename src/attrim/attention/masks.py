@@ -288,6 +288,7 @@ def make_call(
     site: Site,
     mask: MaskFacts,
     streams: dict[str, Stream],
+    batch: int,
     *,
     query: Tensor | None = None,
     key: Tensor | None = None,
@@ -300,6 +301,7 @@ def make_call(
     Parameters
     ----------
     streams : what earlier self-attention of the same forward pass found out; updated in place.
+    batch : number of examples; a mask for one of them may stand for all.
     targets : bool ``[B, T]``, the real target steps that the model was called with, where it said so: a decoder without
         self-attention (a recurrent one) has no other sign of its padding.
     query, key, value, scaling : see :class:`Call`, where the route sees them.
@@ -308,8 +310,8 @@ def make_call(
     query_stream, key_stream = site.streams
     before = streams.get(query_stream)
     if query_stream != key_stream:
-        if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, mask.allowed.shape[0]):
-            before = _called_with(targets if site.role == "cross" else None, queries, mask.allowed)
+        if before is None or before.real.shape[-1] != queries or before.real.shape[0] not in (1, batch):
+            before = _called_with(targets if site.role == "cross" else None, (batch, queries), mask.allowed.device)
         return Call(
             site=site,
             allowed=mask.allowed,
@@ -331,7 +333,7 @@ def make_call(
     if real.shape[-1] != queries:
         real = _all_real(queries, mask.allowed.device)
     lead = mask.lead
-    followed = before is not None and (before.lead is None or before.lead.shape[0] == mask.allowed.shape[0])
+    followed = before is not None and (before.lead is None or before.lead.shape[0] == batch)
     if mask.padding is None and position > 0 and before is not None and followed:
         lead = before.lead  # a sliding cache may have dropped the padding by now
     streams[query_stream] = Stream(real, position, lead)
@@ -353,11 +355,11 @@ def make_call(
     )
 
 
-def _called_with(targets: Tensor | None, queries: int, allowed: Tensor) -> Stream:
-    """The stream of queries of a decoder without self-attention."""
-    if targets is None or targets.shape != (allowed.shape[0], queries):
-        return Stream(_all_real(queries, allowed.device), 0, None)
-    real = targets.to(allowed.device)
+def _called_with(targets: Tensor | None, shape: tuple[int, int], device: torch.device) -> Stream:
+    """The stream of queries of a decoder without self-attention; ``shape`` is the numbers of examples and queries."""
+    if targets is None or targets.shape != shape:
+        return Stream(_all_real(shape[1], device), 0, None)
+    real = targets.to(device)
     return Stream(real, 0, _some(real.int().argmax(-1)))
 
 

@@ -370,18 +370,22 @@ class Firing:
             stream = name, self.sessions[0].streams[name]
             self.setup.repeatable = Repeatable(mask, mask._version, frozenset(arguments), layout, stream, attend)
 
-    def place(self, mask: MaskFacts) -> Call:
+    def place(self, mask: MaskFacts, batch: int) -> Call:
         """A call with the positions, allowed cells and real tokens of this one, but without its tensors.
 
         For self-attention it is made once for all layers of a pass with the same mask, and its site is the first.
+
+        Parameters
+        ----------
+        batch : number of examples.
         """
         stream = self.setup.stream
         if stream is None or token_slots.get() is not None:
-            return self.call(mask)
+            return self.call(mask, batch)
         calls, streams = self.sessions[0]._calls, self.sessions[0].streams
         known = calls.get((mask, stream))
         if known is None:
-            call = self.call(mask)
+            call = self.call(mask, batch)
             calls[mask, stream] = call, streams[stream[0]]
             return call
         # Another text may have run since, where a part of the model is called again and again without a pass.
@@ -404,10 +408,11 @@ class Firing:
         size = getattr(getattr(self.sessions[0].map.root, "config", None), field, None) or 0
         return (size, size - (keys - queries)) if 0 <= keys - queries <= size else None
 
-    def call(self, mask: MaskFacts, **seen: Any) -> Call:
-        """The call with everything that is known about it; ``seen`` as in :func:`make_call`."""
+    def call(self, mask: MaskFacts, batch: int, **seen: Any) -> Call:
+        """The call with everything that is known about it; ``batch`` and ``seen`` as in :func:`make_call`."""
         assert self.site is not None
-        return make_call(self.site, mask, self.sessions[0].streams, targets=self.sessions[0].targets, **seen)
+        session = self.sessions[0]
+        return make_call(self.site, mask, session.streams, batch, targets=session.targets, **seen)
 
 
 def _setup(sessions: tuple[Session, ...], module: nn.Module) -> CallSetup:

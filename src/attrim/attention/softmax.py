@@ -123,7 +123,7 @@ def run_private(module: nn.Module, forward: Callable[..., Any], args: Any, kwarg
             offsets=firing.offsets(*heads.shape[-2:]),
             padding_sees_itself=firing.architecture.padding_sees_itself,
         )
-        call = firing.call(mask)
+        call = firing.call(mask, len(heads))
         if firing.idle:
             return function(scores)
         current.append((firing, call))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..attention import interface
 from ..attention.architectures import Facts
 from ..attention.masks import Factors, MaskFacts, Stream, make_call, note_offsets
+from ..attention.session import Session, active_sessions
 from ..core.call import Call
 from ..core.site import Site
 from ..core.tracing import is_symbolic
@@ -106,15 +107,16 @@ class Baked(nn.Module):
         place = self.own.count % len(self.layer.sites)
         self.own.count = place + 1
         weights = None
-        kept = len(self.layer.kept)
+        kept, site = len(self.layer.kept), self.layer.sites[place]
         if query.shape[1] < kept or value.shape[1] < self.value_heads:
-            site = self.layer.sites[place]
             raise SiteError(
                 f"{site.name} was baked with {kept} heads that attend, and some of their queries or values are gone; "
                 "remove heads with Gate(0), baked together with all other edits."
             )
         heads = kept + len(self.layer.constant)
-        if self.calls or self.feeds_stream:
+        # Where no head attends, no session sees this call.
+        listening = [] if kept else listeners(module)
+        if self.calls or self.feeds_stream or listening:
             mask = MaskFacts.of(
                 attention_mask,
                 (query.shape[-2], key.shape[-2]),
@@ -122,7 +124,8 @@ class Baked(nn.Module):
                 causal=causal,
                 padding_sees_itself=self.facts.padding_sees_itself,
             )
-            call, factors = read_call(self.layer.sites[place], mask, self.running.streams)
+            call, factors = read_call(site, mask, self.running.streams, value.shape[0])
+            tell(listening, site, self.running.streams)
         if kept:
             bias = arguments.get("position_bias")
             if bias is not None and bias.shape[1] not in (1, kept):
@@ -200,12 +203,24 @@ def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Te
     return mask
 
 
-def read_call(site: Site, mask: MaskFacts, streams: dict[str, Stream]) -> tuple[Call, Factors | None]:
+def read_call(site: Site, mask: MaskFacts, streams: dict[str, Stream], batch: int) -> tuple[Call, Factors | None]:
     """The call at a site, and the factors of its mask where every text starts at position 0 and there are any."""
-    call = make_call(site, mask, streams)
+    call = make_call(site, mask, streams, batch)
     if call.position or call.key_position or call.query_lead is not call.key_lead:
         return call, None
     return call, mask.factors
+
+
+def listeners(module: Any) -> list[Session]:
+    """The sessions of this thread that are about a module."""
+    return [session for session in active_sessions() if module in session.map.modules]
+
+
+def tell(sessions: Iterable[Session], site: Site, streams: dict[str, Stream]) -> None:
+    """Tell sessions that see no call of self-attention where its tokens are, which their cross-attention asks."""
+    if site.streams[0] == site.streams[1]:
+        for session in sessions:
+            session.streams[site.streams[0]] = streams[site.streams[0]]
 
 
 class Beside(nn.Module):
@@ -224,8 +239,15 @@ class Beside(nn.Module):
         self.value = value
         self.calls = nn.ModuleList(Constants(shape, layer.outside) for shape in layer.shapes)
 
-    def forward(self, states: Tensor, queries: int, mask: Tensor | None, dropout: float) -> Tensor:
-        """The joined outputs ``[B, Q, C x D]`` of the constant heads from states ``[B, K, hidden]``."""
+    def forward(
+        self, states: Tensor, queries: int, mask: Tensor | None, dropout: float, listening: Sequence[Session]
+    ) -> Tensor:
+        """The joined outputs ``[B, Q, C x D]`` of the constant heads from states ``[B, K, hidden]``.
+
+        Parameters
+        ----------
+        listening : see :func:`tell`.
+        """
         place = self.own.count % len(self.layer.sites)
         self.own.count = place + 1
         facts = MaskFacts.of(
@@ -235,7 +257,9 @@ class Beside(nn.Module):
             padding_sees_itself=self.facts.padding_sees_itself,
             one_is_real=self.row.real_is_one,
         )
-        call, factors = read_call(self.layer.sites[place], facts, self.running.streams)
+        site = self.layer.sites[place]
+        call, factors = read_call(site, facts, self.running.streams, states.shape[0])
+        tell(listening, site, self.running.streams)
         value = self.value(states).unflatten(-1, (len(self.layer.constant), -1)).transpose(1, 2)
         return self.calls[place](value, call, factors, dropout).flatten(2)
 
@@ -252,7 +276,8 @@ class WithConstants:
         asked = given.get("query_states")
         queries = (given["hidden_states"] if asked is None else asked).shape[1]
         dropout = self.dropout.p if self.training else 0.0  # type: ignore[attr-defined]
-        constant = beside(given[beside.row.states], queries, given.get("attention_mask"), dropout)
+        listening = [] if beside.layer.kept else listeners(self)
+        constant = beside(given[beside.row.states], queries, given.get("attention_mask"), dropout, listening)
         if not beside.layer.kept:
             return (constant, None) if beside.row.weights_follow else (constant,)
         result = super().forward(*args, **kwargs)  # type: ignore[misc]
