@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from transformers import BertConfig, BertModel
 
 import attrim
 from attrim.attention import dropping
@@ -198,3 +201,36 @@ def test_costs_are_known_before_anything_runs() -> None:
 def test_no_plan_has_no_cost() -> None:
     site = Site("a", "encoder", 0, 1)
     assert dropping.plan_costs({site: 16}, [attrim.Threshold(0.1)], 64) == {}
+
+
+def test_threads_that_need_plans_at_once() -> None:
+    """Plans of all layers are kept together, where one thread looks while another adds its own."""
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=8, num_attention_heads=2, intermediate_size=16, vocab_size=50,
+    )  # fmt: skip
+    model, failed = BertModel(config).eval(), []
+    cells = {f"encoder.layer.{layer}.attention.self": torch.rand(2, 64, 64) < 0.6 for layer in range(8)}
+    texts = [torch.randint(0, 50, (1, length)) for length in (10, 20, 40, 100)]
+
+    def run(baked: Any, first: int, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            with torch.no_grad():
+                for text in texts[first:] + texts[:first]:
+                    baked(text)
+        except BaseException as error:  # in a thread, where pytest does not see it
+            failed.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            baked, start = attrim.bake(model, Mask(cells)), threading.Barrier(len(texts))
+            threads = [threading.Thread(target=run, args=(baked, first, start)) for first in range(len(texts))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,8 @@ MOST_SIZES = 64
 """Sizes of texts whose plans are kept at a site."""
 # By the first of the edits, so that plans go when it goes.
 _plans: WeakKeyDictionary[Edit, dict[Any, SparsePlan | None]] = WeakKeyDictionary()
+# Several threads may run one model: a second one that needs a plan waits for the first instead of making it, too.
+_planning = threading.Lock()
 
 
 def attend(
@@ -70,7 +73,7 @@ def attend(
         return None
     if not _leaves_out(query, value):
         return None
-    plan = _plan(firing, mask, edges)
+    plan = _plan(firing, mask, edges, len(query))
     if plan is None:
         return None
     scaling = scaling_of(query, arguments)
@@ -148,9 +151,9 @@ def whole_call(site: Site, heads: tuple[int, ...], size: tuple[int, int]) -> Cal
     return Call(site, whole, whole[0, :, :, 0], whole[0, :, 0], heads)
 
 
-def _plan(firing: Firing, mask: MaskFacts, edges: Edges) -> SparsePlan | None:
+def _plan(firing: Firing, mask: MaskFacts, edges: Edges, batch: int) -> SparsePlan | None:
     """The plan of a call; a long text's serves all shorter ones."""
-    site, edits, place = firing.site, firing.plan.edits, firing.place(mask)
+    site, edits, place = firing.site, firing.plan.edits, firing.place(mask, batch)
     assert site is not None
     queries, keys = mask.allowed.shape[-2:]
     if place.slots is not None or any(
@@ -164,11 +167,12 @@ def _plan(firing: Firing, mask: MaskFacts, edges: Edges) -> SparsePlan | None:
     causal = queries == keys and not edges.ahead
     size = _planned(queries), _planned(keys)
     known = firing.setup.sparse_plans
-    if (*size, causal) not in known:
+    try:
+        return known[*size, causal]
+    except KeyError:
         if len(known) >= MOST_SIZES:
             known.clear()
-        known[*size, causal] = _shared_plan(site, edits, size, causal)
-    return known[*size, causal]
+        return known.setdefault((*size, causal), _shared_plan(site, edits, size, causal))
 
 
 def _planned(length: int) -> int:
@@ -182,17 +186,18 @@ def _planned(length: int) -> int:
 
 def _shared_plan(site: Site, edits: Chosen, size: tuple[int, int], causal: bool) -> SparsePlan | None:
     """The plan of edits for texts up to a size; kept as long as the first edit is, for other contexts, too."""
-    known = _plans.setdefault(edits[0][0], {})
     others = tuple((edit, heads) for edit, heads in edits[1:])
     name = (site, edits[0][1], others, size, causal)
-    if name not in known:
-        if len(known) >= MOST_KEPT:
-            known.clear()
-        call = whole_call(site, tuple(range(site.heads)), size)
-        plan = make_plan(call, edits, reorder=True, causal=causal)
-        # Sites of the same pattern share a plan, which for long texts has megabytes.
-        known[name] = next((other for other in known.values() if plan is not None and plan.equals(other)), plan)
-    return known[name]
+    with _planning:
+        known = _plans.setdefault(edits[0][0], {})
+        if name not in known:
+            if len(known) >= MOST_KEPT:
+                known.clear()
+            call = whole_call(site, tuple(range(site.heads)), size)
+            plan = make_plan(call, edits, reorder=True, causal=causal)
+            # Sites of the same pattern share a plan, which for long texts has megabytes.
+            known[name] = next((other for other in known.values() if plan is not None and plan.equals(other)), plan)
+        return known[name]
 
 
 def make_plan(call: Call, edits: Chosen, reorder: bool, causal: bool = False) -> SparsePlan | None:
