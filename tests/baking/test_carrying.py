@@ -17,7 +17,10 @@ from transformers import AutoModel
 
 import attrim
 from attrim.attention.context import attach
+from attrim.attention.dropping import whole_call
 from attrim.cli import main
+from attrim.core.call import Call
+from attrim.core.site import Site
 from attrim.core.text import parse_chain
 from attrim.edits import (
     Constant,
@@ -574,3 +577,36 @@ def test_a_mask_of_another_number_of_heads_is_refused_before_anything_is_baked()
     model = next(animal for animal in ZOO if animal.name == "bert").build()
     with pytest.raises(ShapeError, match="is for 3 heads but the site has"):
         attrim.bake(model, Mask(torch.rand(3, 8, 8) < 0.5))
+
+
+@pytest.mark.parametrize("empty", ["zero", "strongest"])
+@pytest.mark.parametrize("select", [{}, {"heads": [(0, 1)]}], ids=str)
+def test_a_model_with_cut_heads_trains_after_passes_without_gradients(select: dict[str, Any], empty: Any) -> None:
+    """What is kept of the edits is made in such a pass first: bake compares the models in one."""
+    model, gone = ANIMALS["bert"].build(), Gate(0.0, select=attrim.Select(**select or {"heads": [1]}))
+    edit = Mask(noise(4, 9, 9) < 0.5, empty=empty)
+    baked, inputs = attrim.bake(model, gone, edit), batch(ANIMALS["bert"], (9, 7))
+    with torch.inference_mode():
+        baked(**inputs)
+    output_of(baked(**inputs)).square().sum().backward()
+    with attrim.edit(model, gone, edit):
+        output_of(model(**inputs)).square().sum().backward()
+    name = "bert.encoder.layer.1.output.dense.weight"
+    torch.testing.assert_close(baked.get_parameter(name).grad, model.get_parameter(name).grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_state_dict_that_was_cast(dtype: torch.dtype) -> None:
+    """Bits of cells survive that, and numbers do not."""
+    model, cells = ANIMALS["bert"].build(), noise(4, 9, 9) < 0.5
+    baked, other = attrim.bake(model, Mask(cells)), attrim.bake(model, Mask(~cells))
+    other.load_state_dict({name: tensor.to(dtype) for name, tensor in baked.state_dict().items()})
+    assert torch.equal(other.base_model.attrim_carried.edits()[0].removed(call_of(9)), cells[None])
+    baked = attrim.bake(model, Mask(cells, "offset"))
+    with pytest.raises(RuntimeError, match="numbers of edits, which must stay exact; cast the model"):
+        baked.load_state_dict({name: tensor.to(dtype) for name, tensor in baked.state_dict().items()})
+
+
+def call_of(length: int) -> Call:
+    """Self-attention of four heads over a whole text."""
+    return whole_call(Site("one", "encoder", 0, 4), tuple(range(4)), (length, length))

@@ -145,12 +145,22 @@ class Carrier(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """As any module, but floats may be floats (as in folders of before) or the words that hold their bits."""
+        errors: list[str] = rest[-1]
         for name, dtype, _ in self.burden.tensors.values():
             own, given = self._buffers[name], state_dict.get(prefix + name)
-            if own is None or given is None or own.is_floating_point() == given.is_floating_point():
+            pair = next((pair for pair in WORDS.values() if DTYPES[dtype] in pair), None)
+            if own is None or given is None or pair is None:
                 continue
-            kind, words = next(pair for pair in WORDS.values() if DTYPES[dtype] in pair)
-            state_dict[prefix + name] = given.view(kind) if own.is_floating_point() else given.to(kind).view(words)
+            # Words that were cast to floats are whole numbers of this size; floats as they are never all are.
+            large = (given == 0) | (given.abs() >= 1 << 23)
+            cast = given.dtype == pair[0] and bool(given.any()) and bool(large.all())
+            if cast or given.dtype not in pair:
+                errors.append(
+                    f"{prefix}{name} was cast to {str(given.dtype).removeprefix('torch.')}, but it holds numbers of "
+                    "edits, which must stay exact; cast the model in place of its state dict."
+                )
+            elif given.dtype != own.dtype:
+                state_dict[prefix + name] = given.view(own.dtype)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def edits(self) -> list[Edit]:
@@ -168,6 +178,9 @@ class Carrier(nn.Module):
             self._made = state, self._decoded()
         return self._made[1]
 
+    # Edits may be asked for in a pass of inference first, and serve later passes that have gradients.
+
+    @torch.inference_mode(False)
     def _decoded(self) -> list[Edit]:
         saved = {
             key: as_saved(getattr(self, name), dtype, shape)
@@ -215,7 +228,8 @@ class Carrier(nn.Module):
         if is_symbolic():
             return renumbered(given, sites, self.layers)
         if self._numbered is None or self._numbered[0] is not given or self._numbered[1] != sites:
-            self._numbered = given, sites, renumbered(given, sites, self.layers)
+            with torch.inference_mode(False):
+                self._numbered = given, sites, renumbered(given, sites, self.layers)
         return self._numbered[2]
 
 
