@@ -377,7 +377,7 @@ def test_a_cache_of_windows_is_not_for_other_models() -> None:
     cache = WindowCache([{}, {}])
     with torch.no_grad():
         model(TOKENS, past_key_values=cache, use_cache=True)
-        with pytest.raises(ParameterError, match="the model that it was made for"):
+        with pytest.raises(ParameterError, match="baked model that it was made for"):
             model(TOKENS[:, :1], past_key_values=cache, use_cache=True)
 
 
@@ -390,3 +390,24 @@ def test_a_model_with_windows_assists_another(name: str) -> None:
     inputs = batch(ANIMALS[name], (9,))
     found = model.generate(**inputs, assistant_model=baked, **options)  # type: ignore[operator]
     assert torch.equal(found, model.generate(**inputs, **options))  # type: ignore[operator]
+
+
+def test_a_cache_that_is_passed_by_its_place() -> None:
+    baked = attrim.bake(ANIMALS["llama"].build(), Window(3, first=1))
+    cache = window_cache(baked)
+    with torch.no_grad():
+        expected = baked(TOKENS).logits
+        baked(TOKENS[:, :6], None, None, cache, use_cache=True)
+        found = baked(TOKENS[:, 6:], None, None, cache, use_cache=True).logits
+    torch.testing.assert_close(found, expected[:, 6:])
+
+
+@pytest.mark.parametrize("other", [Window(5), Window(3, first=1, select=attrim.Select(layers=0))], ids=repr)
+def test_a_cache_of_other_windows_is_refused(other: Edit) -> None:
+    model = ANIMALS["llama"].build()
+    cache = window_cache(attrim.bake(model, Window(3, first=1)))
+    same, baked = attrim.bake(model, Window(3, first=1)), attrim.bake(model, other)
+    with torch.no_grad():
+        same(TOKENS[:, :6], past_key_values=cache, use_cache=True)
+        with pytest.raises(ParameterError, match="made for other windows than those of this"):
+            baked(TOKENS[:, 6:], past_key_values=cache, use_cache=True)

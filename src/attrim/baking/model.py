@@ -27,6 +27,8 @@ STORE = BAKED
 SIDECAR = STORE.index
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 """Where the weights of a model may be; those of an earlier one in the same folder are removed."""
+TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "chat_template.jinja")
+"""What the tokenizer of a model may be in."""
 
 
 class BakedModel:
@@ -48,11 +50,11 @@ class BakedModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with the edits that it carries."""
-        cache = kwargs.get("past_key_values")
+        cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, WindowCache)), None)
         with carrying(self):
-            if not isinstance(cache, WindowCache):  # not a nullcontext, of which torch.compile takes only one
+            if cache is None:  # not a nullcontext, of which torch.compile takes only one
                 return super().__call__(*args, **kwargs)  # type: ignore[misc]
-            with cache.serving():
+            with cache.serving(self):
                 return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
@@ -148,8 +150,8 @@ def is_baked(folder: str | Path) -> bool:
 
 
 def holds_model(folder: str | Path) -> bool:
-    """Whether a folder holds a model, baked or not, or weights of one."""
-    return any(True for name in ("config.json", SIDECAR, *WEIGHTS) for _ in Path(folder).glob(name))
+    """Whether a folder holds a model, baked or not, or a part of one, such as its weights or its tokenizer."""
+    return any(True for name in ("config.json", SIDECAR, *WEIGHTS, *TOKENIZER) for _ in Path(folder).glob(name))
 
 
 def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...], Burden | None]:

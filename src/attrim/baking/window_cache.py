@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -342,7 +343,8 @@ class WindowLayer(DynamicLayer):
         """The keys and values of the new tokens alone: :meth:`attend` adds those that are kept."""
         if self.length and not self.kept and self.waiting is None:
             raise ParameterError(
-                "This cache is only for the model that it was made for; see attrim.baking.window_cache."
+                "A cache of windows needs the call of the baked model that it was made for; its forward alone does not "
+                "know of it, and neither does another model."
             )
         self.is_initialized = True
         self.length += key_states.shape[-2]
@@ -549,7 +551,9 @@ class WindowCache(DynamicCache):
         super().__init__()
         self.layer_class_to_replicate = None
         self._step = DecodingStep()
-        self.layers = [DynamicLayer() if own is None else WindowLayer(own, self._step) for own in windows]
+        self._windows = list(windows)
+        self._served: weakref.ReferenceType[Any] | None = None
+        self.layers = [DynamicLayer() if own is None else WindowLayer(own, self._step) for own in self._windows]
         self._answers = {number: layer for number, layer in enumerate(self.layers) if isinstance(layer, WindowLayer)}
 
     @property
@@ -557,8 +561,18 @@ class WindowCache(DynamicCache):
         """Bytes of keys and values that it holds now."""
         return sum(map(_held, self.layers))
 
-    def serving(self) -> AbstractContextManager[None]:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_served": None}
+
+    def serving(self, model: Any) -> AbstractContextManager[None]:
         """Let the layers of this cache answer the attention of the model while it runs."""
+        if self._served is None or self._served() is not model:
+            if find_windows(model) != self._windows:
+                raise ParameterError(
+                    f"The cache was made for other windows than those of this {type(model).__name__}; leave it out of "
+                    "generate, or make one with attrim.baking.window_cache.window_cache(model)."
+                )
+            self._served = weakref.ref(model)
         self._step.begin()
         return answering(self._layer)
 
@@ -588,7 +602,8 @@ def window_cache(model: Any) -> WindowCache:
     if found is None:
         raise ParameterError(
             f"This {type(model).__name__} cannot drop keys from its cache: it must be a decoder with standard "
-            "attention that carries at most one Window for each head and no other edit."
+            "attention and no sliding window of its own, which carries Windows, for each head one or several within "
+            "one another, and no other edit."
         )
     return WindowCache(found)
 
