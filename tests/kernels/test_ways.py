@@ -301,3 +301,17 @@ def test_a_baked_model_by_any_ways(monkeypatch: pytest.MonkeyPatch) -> None:
             expected = model(tokens).logits
     for found in outputs:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_large_masks_are_not_kept(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be one for each layer; the choice counts what forming one in every pass takes."""
+    pattern = (HeadPattern((0, 1), 64 * 64, whole=False),)
+    monkeypatch.setattr(ways, "MOST_MASK", 2 * 64 * 64 * 4 - (not kept))
+    costs = Rates(dense=1.0, causal=1.0, masked=1.0, formed=8.0, computed=3.0, copied=0.0, moved=0.0)
+    choice = choose(pattern, 1, 64, 64, "whole", costs)
+    assert choice.heads["masked" if kept else "sparse"] == (0, 1)
+    plan = SparsePlan.of(torch.rand(2, 64, 64) < 0.5)
+    edges = Edges(torch.zeros(1, 64, dtype=torch.int64), torch.full((1, 64), 64))
+    ways._mask(plan, (0, 1), 64, 64, edges, "whole", torch.float32)
+    assert len(ways._masks[plan]) == kept

@@ -33,6 +33,8 @@ SMALL = 1 << 16
 """Calls of fewer cells go to the kernel: they take microseconds in any way."""
 TINY = 256
 """Cells of a head up to which the kernel is faster than SDPA even where all are kept: those of 16 tokens."""
+MOST_MASK = 16 << 20
+"""Bytes of a mask up to which it is kept for later passes: a model may have one for each layer."""
 WORTH = 0.95
 """Another way than the kernel for all heads must need this share of its seconds, or less: less is noise."""
 
@@ -179,7 +181,9 @@ def choose(
     """
     cells, tokens = queries * keys, queries + keys
     padded = structure is None
-    masked = cells * (costs.masked + (costs.formed if padded else 0.0))
+    # One mask serves all examples, unless they are padded, and later passes, unless it is too large to be kept.
+    lasts = cells * sum(len(own.heads) for own in patterns) * torch.float32.itemsize <= MOST_MASK
+    masked = cells * (costs.masked + (costs.formed if padded else 0.0 if lasts else costs.formed / batch))
     dense = cells * (costs.causal if structure == "causal" else costs.dense)
     each: dict[HeadPattern, dict[Way, float]] = {
         own: {
@@ -343,8 +347,9 @@ def _mask(
     """
     known = _masks.setdefault(plan, {})
     name = heads, queries, keys, structure, dtype
-    if structure is not None and name in known:
-        return known[name]
+    before = None if structure is None else known.get(name)
+    if before is not None:
+        return before
     # Where all examples are alike the mask has one row for them, and serves batches of any size.
     start, stop = ((edge if structure is None else edge[:1])[:, None, :, None] for edge in edges)
     place = torch.arange(keys)
@@ -356,7 +361,7 @@ def _mask(
     with torch.inference_mode(False):  # it may serve a later pass that is not one of inference
         mask, empty = additive(allowed, dtype), ~allowed.any(-1, keepdim=True)
     found = mask, empty if bool(empty.any()) else None
-    if structure is not None:
+    if structure is not None and mask.nbytes <= MOST_MASK:
         known.clear()  # one for each plan: a mask is larger than its plan
         known[name] = found
     return found
