@@ -11,6 +11,7 @@ import torch
 
 import attrim
 from attrim.cli import main
+from attrim.edits import Mask, save_edits
 from attrim.kernels import team, ways
 from attrim.kernels.rates import Rates
 from attrim.models.loading import load_model, load_tokenizer
@@ -260,8 +261,8 @@ def test_no_other_model_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixtur
     for folders, message in (
         (["--output", f"{other}/../model"], "--output is the folder of the model"),
         (["--output", str(tmp_path / "new"), "--layer-types", str(model)], "--layer-types is the folder of the model"),
-        (["--output", str(other)], "holds a model that was not baked"),
-        (["--output", str(weights)], "holds a model that was not baked"),
+        (["--output", str(other)], "holds a model or tokenizer that was not baked"),
+        (["--output", str(weights)], "holds a model or tokenizer that was not baked"),
         (["--output", str(tmp_path / "new"), "--layer-types", str(other)], "holds a model, which would be replaced"),
     ):
         assert main([*words, *folders]) == 2
@@ -371,3 +372,28 @@ def test_bake_writes_everything_or_nothing(averages: Path, tmp_path: Path, capsy
         assert "no room left" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_a_model_that_carries_edits_and_became_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attrim.baking.speed", lambda *_: attrim.baking.Speed(0.1, 0.2, 0.5, slower=True))
+    assert main(["bake", "tiny-bert", "--edit", "entmax:1.5", "--output", str(tmp_path / "slower")]) == 0
+    assert "It became slower (0.50 x as fast)" in capsys.readouterr().out
+    assert attrim.load(tmp_path / "slower")
+
+
+@pytest.mark.parametrize("held", ["tokenizer.json", "vocab.txt"])
+def test_files_of_a_tokenizer_are_not_replaced(held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / held).write_text("mine")
+    assert main(["bake", "tiny-bert", "--edit", "window:3", "--output", str(tmp_path), "--rounds", "0"]) == 2
+    assert "holds a model or tokenizer that was not baked" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(held, "mine")]
+
+
+def test_saved_edits_are_not_hidden_by_a_baked_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_edits(Mask(torch.zeros(4, 3, 3, dtype=torch.bool)), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main(["bake", "tiny-bert", "--edit", "window:3", "--output", str(tmp_path), "--rounds", "0"]) == 2
+    assert "holds edits of save_edits" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

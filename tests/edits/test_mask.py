@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+import attrim
 from attrim.core.site import Select
+from attrim.core.text import parse_chain
 from attrim.edits.mask import Mask
-from attrim.errors import ParameterError, ShapeError, SiteError
+from attrim.edits.mask_outside_window import MaskOutsideWindow
+from attrim.edits.saving import save_edits
+from attrim.errors import ArtefactError, ParameterError, ShapeError, SiteError
 
 SCORES = torch.tensor([1.0, 2.0, 3.0, 0.0])[None, None, None]
 
@@ -122,3 +129,19 @@ def test_what_does_not_fit_is_refused() -> None:
         Mask({"layer.0": removed(0)}).apply(SCORES)
     with pytest.raises(ShapeError, match="2 heads but the site has 1"):
         Mask(torch.zeros(2, 4, 4, dtype=torch.bool)).apply(SCORES)
+
+
+@pytest.mark.parametrize("field", ["about", "made_for"])
+@pytest.mark.parametrize("given", [True, 2.5, float("nan"), b"x", ("x",), torch.tensor(3)], ids=repr)
+def test_what_is_said_of_a_mask_is_text(field: str, given: Any) -> None:
+    for edit in (Mask, lambda cells, **said: MaskOutsideWindow(cells, 2, **said)):
+        with pytest.raises(ParameterError, match=f"{field} must be a text"):
+            edit(torch.zeros(1, 2, 2, dtype=torch.bool), **{field: given})
+
+
+def test_a_folder_that_does_not_say_which_mask_is_meant(tmp_path: Path) -> None:
+    cells = torch.zeros(4, 3, 3, dtype=torch.bool)
+    attrim.bake(attrim.load_model("tiny-bert"), Mask(cells)).save_pretrained(tmp_path)
+    save_edits(Mask(~cells), tmp_path)
+    with pytest.raises(ArtefactError, match=r"holds a baked model and edits .* folder of their own"):
+        parse_chain(f"mask:{tmp_path}")

@@ -2,5 +2,6 @@
 
 from .cost import Cost, Speed, cost, speed
 from .make import bake
+from .sitewise import SiteHeads, site_heads
 
-__all__ = ["Cost", "Speed", "bake", "cost", "speed"]
+__all__ = ["Cost", "SiteHeads", "Speed", "bake", "cost", "site_heads", "speed"]

@@ -16,8 +16,7 @@ from .base import Chain, Command, Outcome, register
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..baking import Cost, Speed
-    from ..baking.sitewise import SiteHeads
+    from ..baking import Cost, SiteHeads, Speed
     from ..edits.base import Edit
 
 LAYER_TYPES = "--layer-types"
@@ -50,9 +49,8 @@ class Bake(Command, Source):
 
     def run(self) -> Outcome:
         """Load, bake, time and save, and count what it costs before and after."""
-        from ..baking import bake, cost
+        from ..baking import bake, cost, site_heads
         from ..baking.model import SIDECAR, WEIGHTS
-        from ..baking.sitewise import site_heads
         from ..baking.stock_windows import stock_windows
         from ..core.text import describe, parse_one_chain
         from ..evaluation import check_stats
@@ -121,7 +119,7 @@ class Bake(Command, Source):
                 f"It may have become slower: {timed.rounds} rounds do not tell; time it again on a machine without "
                 "other work."
             )
-        if timed is not None and timed.slower and self.dry_run:
+        if timed is not None and timed.slower:
             notes.append(f"It became slower ({timed.ratio:.2f} x as fast).")
         if not carried:
             return notes
@@ -152,6 +150,7 @@ class Bake(Command, Source):
 
     def _check(self) -> None:
         from ..baking.model import holds_model, is_baked
+        from ..edits.saving import holds_edits
         from ..errors import ParameterError
         from ..runs.files import require_fillable
 
@@ -174,8 +173,13 @@ class Bake(Command, Source):
                 )
         if not is_baked(self.output) and holds_model(self.output):
             raise ParameterError(
-                f"The folder {str(self.output)!r} holds a model that was not baked, which would be replaced; give "
-                "another folder with --output."
+                f"The folder {str(self.output)!r} holds a model or tokenizer that was not baked, which would be "
+                "replaced; give another folder with --output."
+            )
+        if holds_edits(self.output):
+            raise ParameterError(
+                f"The folder {str(self.output)!r} holds edits of save_edits, which mask:FOLDER would not find beside a "
+                "baked model; give another folder with --output."
             )
         if self.layer_types is not None and holds_model(self.layer_types):
             raise ParameterError(

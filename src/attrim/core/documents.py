@@ -72,7 +72,7 @@ def parse_json(content: bytes | str) -> Any:
     except UnicodeDecodeError as error:
         raise Unreadable(f"it is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except json.JSONDecodeError as error:
-        raise Unreadable(f"{error.msg} at line {error.lineno} column {error.colno}") from error
+        raise Unreadable(f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}") from error
     except Unreadable:
         raise
     except ValueError as error:  # a whole number with thousands of digits

@@ -213,7 +213,7 @@ def _plain(value: Any) -> Any:
 def _entries(given: Any) -> Iterable[Any]:
     """One entry, or several, as several."""
     given = _plain(given)
-    return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    return given if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else (given,)
 
 
 def _word(item: Any) -> str:

@@ -111,6 +111,10 @@ def _check(factors: float | Tensor | Mapping[str, float | Tensor], sites: Sequen
     if sites is not None and not (isinstance(factors, Tensor) and factors.ndim == 2 and factors.shape[0] == len(sites)):
         raise ShapeError(f"With {len(sites)} sites, factors must be a tensor [{len(sites)}, H].")
     values = list(factors.values()) if isinstance(factors, Mapping) else [factors]
+    if not values:
+        raise ParameterError(
+            "There is nothing in factors; give a number for all heads, or one for each site by its name."
+        )
     for value in values:
         if isinstance(value, Tensor):
             if value.ndim > 2 or not value.is_floating_point():

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.call import Call
 from ..core.site import Select, Site
 from ..core.tracing import is_symbolic
-from ..errors import ArtefactError, ParameterError, ShapeError, SiteError
+from ..errors import ArtefactError, ParameterError, ShapeError, SiteError, shorten
 from ..kernels.rules import KeptSpans
 from .base import Edit, register
 from .bits import Packed, PackedCells
@@ -46,13 +46,18 @@ def load_mask(source: str, *others: type[Other]) -> Mask | Other:
                 f"pattern:{source},tau=..."
             )
         return Mask({name: cells == 0 for name, cells in layers.items()})
-    from .saving import load_edits, read_carried
+    from .saving import holds_edits, load_edits, read_carried
 
     if os.path.isfile(source):  # unlike pathlib, False for names that no file can have
         raise ArtefactError(
             f"{source!r} is a file; give the folder of a baked model or of save_edits, or a .npy file of cells to keep."
         )
     edits = read_carried(source)
+    if edits is not None and holds_edits(source):
+        raise ArtefactError(
+            f"The folder {source!r} holds a baked model and edits of save_edits, too, so it does not say which mask is "
+            "meant; save the edits to a folder of their own."
+        )
     edits = load_edits(source) if edits is None else edits
     wanted: tuple[type[Mask | Other], ...] = (Mask, *others)
     if len(edits) == 1 and isinstance(edits[0], wanted):
@@ -106,6 +111,9 @@ class Mask(Edit):
             given = given.cells
         assert not isinstance(given, Mask)
         check_matrices(given, "cells", boolean=True)
+        for name in ("about", "made_for"):
+            if not isinstance(getattr(self, name), str):
+                raise ParameterError(f"{name} must be a text, not {shorten(getattr(self, name))}.")
         for name, kind in (("unseen", Unseen), ("empty", Empty)):
             choices = get_args(kind)
             if getattr(self, name) not in (None, *choices):
@@ -294,6 +302,8 @@ def removed_by_distance(cells: Tensor, known: Tensor | None = None) -> Tensor:
 def _check_distances(values: Tensor | Mapping[str, Tensor], unseen: Any) -> None:
     if unseen != "offset":
         raise ParameterError("distances go with unseen='offset'; leave them out.")
+    if isinstance(values, Mapping) and not values:
+        raise ParameterError("There is nothing in distances; leave them out, or give one tensor for each site.")
     for name, shares in (values if isinstance(values, Mapping) else {"all sites": values}).items():
         if not isinstance(shares, Tensor) or not shares.is_floating_point() or shares.ndim != 2:
             raise ParameterError(f"The distances for {name} must be a floating point tensor [H, 2 R + 1].")

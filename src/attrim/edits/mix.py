@@ -72,6 +72,10 @@ def mix(weights: Tensor, constants: Tensor, share: Tensor) -> Tensor:
 
 def _check(lambdas: Lambdas) -> None:
     """Refuse lambdas that say nothing, and shapes that do not say which head they are for."""
+    if isinstance(lambdas, Mapping) and not lambdas:
+        raise ParameterError(
+            "There is nothing in lambdas; give a number for all heads, or one for each site by its name."
+        )
     for value in lambdas.values() if isinstance(lambdas, Mapping) else [lambdas]:
         if isinstance(value, Tensor) and (value.ndim > 1 or not value.is_floating_point()):
             raise ShapeError(

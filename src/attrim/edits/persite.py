@@ -83,6 +83,8 @@ def check_matrices(values: object, what: str, boolean: bool) -> None:
         if not boolean and not tensor.is_floating_point():
             raise ParameterError(f"The {what} for {name} must be floating point, not {tensor.dtype}; use .float().")
         if tensor.is_meta:
-            raise ParameterError(f"The {what} for {name} has no values: it is on the meta device; load or make them.")
+            raise ParameterError(
+                f"What was given as {what} for {name} is on the meta device, without numbers; load or make them."
+            )
         if not boolean and not bool(torch.isfinite(tensor).all()):
             raise ParameterError(f"The {what} for {name} contains NaN or infinity; replace those cells with 0.")

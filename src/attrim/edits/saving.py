@@ -61,6 +61,11 @@ def load_edits(folder: str | Path) -> list[Edit]:
         raise STORE.damaged(folder, str(error)) from error
 
 
+def holds_edits(folder: str | Path) -> bool:
+    """Whether a folder holds edits that :func:`save_edits` wrote."""
+    return (Path(folder) / INDEX).is_file()
+
+
 def read_carried(folder: str | Path) -> list[Edit] | None:
     """The edits that the baked model in ``folder`` carries in its buffers; None where there is no baked model."""
     try:

@@ -44,6 +44,8 @@ def find(
     in and ``gguf_file`` its path.
     """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if not name:
+        raise ArtefactError("The name of the model is empty; give a folder, or the name of a model on the hub.")
     if name == "minilm":
         return str(_minilm_folder()), options
     if name in SHIPPED:
@@ -191,4 +193,7 @@ def one_sentence(what: str) -> Iterator[None]:
             cause = "transformers has no such head for its architecture, so choose another kind of model"
         if "ignore_mismatched_sizes" in cause:
             cause = "its weights have other sizes than its config.json says; a baked model needs its baked.json, too"
-        raise ArtefactError(f"{what}: {shorten(cause, str, most=150)}.") from error
+        cause = shorten(cause, str, most=150)
+        if type(error).__name__ == "SafetensorError" or "is not a valid JSON file" in cause:
+            cause = f"{cause.removesuffix('.')}; the file is damaged or not complete, so fetch or save the model again"
+        raise ArtefactError(f"{what}: {cause}.") from error
