@@ -97,5 +97,9 @@ def test_embeddings_do_not_depend_on_the_batch(squad):
 def test_too_few_texts(squad):
     with pytest.raises(DataError, match="There are 10 paragraphs"):
         list(load_task("retrieval", data=squad, paragraphs=11).examples())
-    with pytest.raises(DataError, match="have 8 questions, fewer than the limit of 9"):
-        list(load_task("retrieval", data=squad, paragraphs=2, limit=9).examples())
+
+
+def test_all_questions_are_asked_where_they_are_fewer_than_the_limit(squad):
+    examples = list(load_task("retrieval", data=squad, paragraphs=2, limit=9).examples())
+    assert [example.label for example in examples].count(-1.0) == 2
+    assert len(examples) == 2 + 8
