@@ -1,4 +1,4 @@
-"""The compiled functions built in other ways than on installation: with sanitisers, or with AVX-512 emulated."""
+"""The compiled functions built in other ways than on installation: with sanitisers, AVX-512 emulated, or by clang."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(words, capture_output=True, text=True, env=given, cwd=ROOT, check=False)
 
 
-def build(folder: Path, *flags: str) -> Path:
+def build(folder: Path, *flags: str, compiler: str | None = COMPILER) -> Path:
     """Build them from the sources and with the flags of pyproject.toml and some more; skips without a compiler."""
     (module,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
     into = folder / f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = sysconfig.get_paths()["include"]
-    if COMPILER is None:
+    if compiler is None:
         pytest.skip("there is no gcc here")
     if not (Path(include) / "Python.h").exists():
         pytest.skip("the headers of Python are not here")
     common = ["-shared", "-fPIC", "-w", *module["extra-compile-args"]]
     sources = [ROOT / source for source in module["sources"]]
-    done = run(COMPILER, *common, *flags, f"-I{include}", *sources, "-o", into)
+    done = run(compiler, *common, *flags, f"-I{include}", *sources, "-o", into)
     assert done.returncode == 0, done.stderr
     return into
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest that tests the library of the variable ``EMULATED_LIBRARY``, which has AVX-512 emulated."""
+"""A plugin of pytest that tests the library of the variable ``LIBRARY``; ``EMULATED`` says that it emulates AVX-512."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import os
 
 from built import load
 
-load(os.environ["EMULATED_LIBRARY"], emulated=True)
+load(os.environ["LIBRARY"], emulated="EMULATED" in os.environ)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from attrim.errors import ShapeError
 from attrim.kernels import team
@@ -156,3 +157,35 @@ def test_numbers_that_are_not_finite_are_not_hidden() -> None:
     found = attend_sparse(query, torch.randn(1, 1, 20, 8), torch.randn(1, 1, 20, 8), 1.0, plan, *spans)
     assert torch.isnan(found[0, 3]).all()
     assert torch.isfinite(found[0, [row for row in range(20) if row != 3]]).all()
+
+
+def unfit() -> dict[str, dict[str, Tensor]]:
+    """Tensors beyond which the kernel would read, by what is wrong with them."""
+    query, edge = torch.randn(2, 4, 8, 16), torch.zeros(2, 8, dtype=torch.int64)
+    half = {"key": query.bfloat16(), "value": query.bfloat16()}
+    return {
+        "fewer examples": {"key": query[:1], "value": query[:1]},
+        "another size": {"key": query[..., :8]},
+        "fewer keys": {"key": query[:, :, :4]},
+        "groups that do not divide": {"key": query[:, :3], "value": query[:, :3]},
+        "mixed dtypes": half,
+        "double": {name: query.double() for name in ("query", "key", "value")},
+        "32 bits": {"start": edge.int(), "stop": edge.int()},
+        "spans of one example": {"start": edge[:1], "stop": edge[:1]},
+    }
+
+
+@pytest.mark.parametrize("changed", unfit().values(), ids=unfit())
+def test_tensors_that_do_not_fit_are_refused(changed: dict[str, Tensor]) -> None:
+    given = {name: torch.randn(2, 4, 8, 16) for name in ("query", "key", "value")}
+    edges = {name: torch.full((2, 8), edge) for name, edge in (("start", 0), ("stop", 8))}
+    plan = SparsePlan.of(torch.ones(4, 8, 8, dtype=torch.bool))
+    with pytest.raises(ShapeError, match=r"do not fit one another|all float32 or all bfloat16"):
+        attend_sparse(**{**given, **edges, "scaling": 1.0, "plan": plan, **changed})  # type: ignore[arg-type]
+
+
+def test_spans_end_with_the_keys() -> None:
+    query, plan = torch.randn(1, 2, 5, 8), SparsePlan.of(torch.ones(2, 40, 40, dtype=torch.bool))
+    start = torch.zeros(1, 5, dtype=torch.int64)
+    found, expected = (attend_sparse(query, query, query, 1.0, plan, start, start + stop) for stop in (40, 5))
+    assert torch.equal(found, expected)

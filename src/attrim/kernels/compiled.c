@@ -12,7 +12,9 @@
 #include <string.h>
 
 /* The inner loops are compiled for several instruction sets, and the loader takes the best that the machine has. */
-#if defined(__GLIBC__) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__GLIBC__) && defined(__x86_64__) && defined(__clang__) && __clang_major__ >= 14
+#define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
+#elif defined(__GLIBC__) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"), noinline))
 #else
 #define VECTORISED
@@ -23,6 +25,15 @@
 #else
 #define ALWAYS_INLINE inline
 #endif
+
+/* Before a loop of at most so many rounds, a number that compilers know, whose sums stay in registers only if it is
+ * unrolled. Clang does that early enough only where it unrolls all. */
+#ifdef __clang__
+#define UNROLL(times) DIRECTIVE(clang loop unroll(full))
+#else
+#define UNROLL(times) DIRECTIVE(GCC unroll times)
+#endif
+#define DIRECTIVE(words) _Pragma(#words)
 
 /* The bins of stats/bins.py. */
 enum { SHIFT = 18, ONE_BITS = 127 << 23, NOT_FINITE = 0x7F800000, FIRST_NORMAL = 32, ZERO = 0, UNDERFLOW_BIN = 1,
@@ -266,6 +277,14 @@ enum { TORCH = 0, PORTABLE = 1, AVX2 = 2, AVX512 = 3 };
 #ifdef __GNUC__
 #define FUSED
 
+/* Some floats of two vectors of four: both compilers have this, under two names. */
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Places){__VA_ARGS__})
+typedef int32_t Places __attribute__((vector_size(16)));
+#endif
+
 /* A piece of work: some heads of some examples, and the positions of the queries in them. */
 typedef struct {
     int64_t first_head, after_head, first_example, after_example, low, high;
@@ -364,7 +383,7 @@ ALWAYS_INLINE static double logarithm(double number) {
     if (number > 1.4142135623730951) number /= 2, power++;
     const double ratio = (number - 1) / (number + 1), square = ratio * ratio;
     double sum = 0;
-    _Pragma("GCC unroll 11") for (int term = 21; term > 0; term -= 2) sum = sum * square + 1.0 / term;
+    UNROLL(11) for (int term = 21; term > 0; term -= 2) sum = sum * square + 1.0 / term;
     return 2 * ratio * sum + (double)power * 0.6931471805599453;
 }
 
@@ -509,7 +528,7 @@ AVX2_TARGET static inline Floats_avx2 values_of_avx2(Ints_avx2 bits, const Table
     __asm__("" : "+m"(place)); /* read from memory: taking lanes out of a vector keeps the units that shuffle busy */
     const char *first_cell = (const char *)table->cells;
     __m256i cells[4]; /* of lanes 0 and 4, 1 and 5, 2 and 6, 3 and 7 */
-    _Pragma("GCC unroll 4") for (int lane = 0; lane < 4; lane++)
+    UNROLL(4) for (int lane = 0; lane < 4; lane++)
         cells[lane] = _mm256_inserti128_si256(
             _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(first_cell + place[lane]))),
             _mm_loadu_si128((const __m128i *)(first_cell + place[lane + 4])), 1);
@@ -592,7 +611,7 @@ AVX512_TARGET static inline __attribute__((always_inline)) void add_vector(Runni
     const __m512 weights = _mm512_maskz_loadu_ps(some, row);
     to->least = _mm512_mask_min_ps(to->least, some, to->least, weights);
     to->most = _mm512_mask_max_ps(to->most, some, to->most, weights);
-    _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
+    UNROLL(2) for (int half = 0; half < 2; half++) {
         const __m512d wide = _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(weights, 1) : _mm512_castps512_ps256(weights));
         const __m512i fixed = _mm512_castpd_si512(_mm512_add_pd(wide, _mm512_set1_pd(FINE_MAGIC)));
         const __m512d product = _mm512_fmadd_pd(wide, wide, _mm512_set1_pd(FINE_MAGIC)); /* of two floats it is exact */
@@ -782,20 +801,35 @@ static PyObject *attend_sparse_again(PyObject *self, PyObject *const *given, Py_
     return PyLong_FromLong(failed ? -1 : result);
 }
 
+/* Whether a weak reference, or None, is one of an object, or None; -1 where it is neither. */
+static int is_of(PyObject *reference, PyObject *object) {
+    if (reference == Py_None) return object == Py_None;
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *found = NULL;
+    if (PyWeakref_GetRef(reference, &found) < 0) return -1;
+    Py_XDECREF(found); /* the model holds the object that it may be */
+    return found == object;
+#else
+    PyObject *const found = PyWeakref_GetObject(reference);
+    return found == NULL ? -1 : found == object;
+#endif
+}
+
 /* same_modules(model, references, leaves): whether the modules of a model, in the order of attention/discover.all_modules,
  * are those that a tuple of weak references (None where a module was left out) is about. Modules of the types in a set are
  * not looked into. */
 static PyObject *same_modules(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    if (count != 3 || !PyTuple_Check(given[1]) || !PyAnySet_Check(given[2]))
-        return PyErr_Format(PyExc_TypeError, "same_modules takes a model, a tuple and a set");
+    if (count != 3 || !PyTuple_Check(given[1]) || PyTuple_GET_SIZE(given[1]) == 0 || !PyAnySet_Check(given[2]))
+        return PyErr_Format(PyExc_TypeError, "same_modules takes a model, a tuple that is not empty and a set");
     const Py_ssize_t expected = PyTuple_GET_SIZE(given[1]);
     PyObject *name = PyUnicode_InternFromString("_modules"), *found = PyList_New(0), *result = NULL;
     if (name == NULL || found == NULL || PyList_Append(found, given[0]) < 0) goto done;
     for (Py_ssize_t place = 0; place < PyList_GET_SIZE(found); place++) {  /* grows meanwhile */
-        PyObject *module = PyList_GET_ITEM(found, place), *reference = PyTuple_GET_ITEM(given[1], place);
-        if ((reference == Py_None ? Py_None : PyWeakref_GetObject(reference)) != module) {
-            if (!PyErr_Occurred()) result = Py_NewRef(Py_False);
+        PyObject *module = PyList_GET_ITEM(found, place);
+        const int same = is_of(PyTuple_GET_ITEM(given[1], place), module);
+        if (same < 1) {
+            if (same == 0) result = Py_NewRef(Py_False);
             goto done;
         }
         if (module == Py_None) continue;
@@ -836,18 +870,22 @@ PyMODINIT_FUNC PyInit__compiled(void) {
 #if defined(FUSED) && defined(__x86_64__)
     list_set_bits();
 #endif
-    PyModule_AddObject(module, "count", PyLong_FromVoidPtr((void *)run_count));
-    PyModule_AddObject(module, "attend", PyLong_FromVoidPtr((void *)run_attend));
-    PyModule_AddObject(module, "look_up", PyLong_FromVoidPtr((void *)run_look_up));
-    PyModule_AddObject(module, "attend_sparse", PyLong_FromVoidPtr((void *)run_attend_sparse));
-    PyModule_AddObject(module, "describe_rows", PyLong_FromVoidPtr((void *)run_describe_rows));
-    PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
-    PyModule_AddIntConstant(module, "BINS", BINS);
-    PyModule_AddIntConstant(module, "BEST_PATH", best_path());
-    PyModule_AddIntConstant(module, "ATTEND_SIZE", sizeof(AttendParameters));
-    PyModule_AddIntConstant(module, "COUNT_SIZE", sizeof(CountParameters));
-    PyModule_AddIntConstant(module, "SPARSE_SIZE", sizeof(SparseParameters));
-    PyModule_AddIntConstant(module, "LOOK_UP_SIZE", sizeof(LookUpParameters));
-    PyModule_AddIntConstant(module, "ROWS_SIZE", sizeof(RowParameters));
+    const struct { const char *name; void *address; } passes[] = {
+        {"count", (void *)run_count}, {"attend", (void *)run_attend}, {"look_up", (void *)run_look_up},
+        {"attend_sparse", (void *)run_attend_sparse}, {"describe_rows", (void *)run_describe_rows}};
+    const struct { const char *name; long number; } numbers[] = {
+        {"INTERFACE", INTERFACE}, {"BINS", BINS}, {"BEST_PATH", best_path()},
+        {"ATTEND_SIZE", sizeof(AttendParameters)}, {"COUNT_SIZE", sizeof(CountParameters)},
+        {"SPARSE_SIZE", sizeof(SparseParameters)}, {"LOOK_UP_SIZE", sizeof(LookUpParameters)},
+        {"ROWS_SIZE", sizeof(RowParameters)}};
+    int failed = 0;
+    for (size_t place = 0; place < sizeof passes / sizeof *passes; place++) {
+        PyObject *address = PyLong_FromVoidPtr(passes[place].address);
+        failed |= address == NULL || PyModule_AddObjectRef(module, passes[place].name, address) < 0;
+        Py_XDECREF(address);
+    }
+    for (size_t place = 0; place < sizeof numbers / sizeof *numbers; place++)
+        failed |= PyModule_AddIntConstant(module, numbers[place].name, numbers[place].number) < 0;
+    if (failed) Py_CLEAR(module);
     return module;
 }

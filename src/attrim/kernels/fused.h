@@ -16,8 +16,8 @@ enum { NAMED(BLOCK) = 2 * ROWS };
 #define FLOATS NAMED(Floats)
 #define INTS NAMED(Ints)
 #define SHORTS NAMED(Shorts)
-#define EACH_ROW _Pragma("GCC unroll 8") for (int row = 0; row < ROWS; row++)
-#define EACH_VECTOR(wide) _Pragma("GCC unroll 4") for (int vector = 0; vector < (wide); vector++)
+#define EACH_ROW UNROLL(8) for (int row = 0; row < ROWS; row++)
+#define EACH_VECTOR(wide) UNROLL(4) for (int vector = 0; vector < (wide); vector++)
 
 /* ROWS x wide vectors of ``left x right``: right has ``depth`` rows of ``panel`` floats, left a row for each result.
  *
@@ -37,7 +37,7 @@ TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
             EACH_VECTOR(wide) sums[row][vector] += factor * next[vector];
         }
         if (place < both)
-            _Pragma("GCC unroll 8") for (int some = 0; some < each; some++)
+            UNROLL(8) for (int some = 0; some < each; some++)
                 raw[some % TABLES * RAW + places[place * each + some]]++;
     }
     EACH_ROW EACH_VECTOR(wide) *(FLOATS *)(into + row * into_step + vector * LANES) = sums[row][vector];
@@ -160,7 +160,7 @@ TARGET static float NAMED(replace)(const EditParameters *edit, float *restrict r
 TARGET static inline __attribute__((always_inline)) FLOATS NAMED(masses_above)(const int32_t *list, int64_t size, INTS bars) {
     FLOATS sums[4] = {{0}}; /* that need not wait for one another */
     for (int64_t place = 0; place < size; place += 4)
-        _Pragma("GCC unroll 4") for (int some = 0; some < 4; some++)
+        UNROLL(4) for (int some = 0; some < 4; some++)
             sums[some] = ADD_ABOVE(sums[some], (INTS){0} + list[place + some], bars);
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
@@ -263,7 +263,7 @@ TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t mo
     if (sure && found <= LANES) { /* what comes before each: larger weights, and equal ones that are listed before it */
         const INTS weights = *(const INTS *)list;
         FLOATS parts[4] = {(FLOATS){0} + mass}; /* that need not wait for one another */
-        _Pragma("GCC unroll 16") for (int place = 0; place < LANES; place++)
+        UNROLL(16) for (int place = 0; place < LANES; place++)
             parts[place % 4] = ADD_ABOVE(parts[place % 4], (INTS){0} + list[place], weights + (lanes > place));
         masses = (parts[0] + parts[1]) + (parts[2] + parts[3]);
         const int under = COUNT_ABOVE((FLOATS){0} + (half - unsure), masses);

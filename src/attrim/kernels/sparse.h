@@ -12,26 +12,26 @@ enum { NAMED(ACROSS) = SIDE / LANES };
 #define ACROSS NAMED(ACROSS)
 #define FLOATS NAMED(Floats)
 #define INTS NAMED(Ints)
-#define EACH_PART _Pragma("GCC unroll 4") for (int part = 0; part < ACROSS; part++)
+#define EACH_PART UNROLL(4) for (int part = 0; part < ACROSS; part++)
 
 /* Scores of AT_ONCE keys with 16 queries [size][16]. */
 TARGET static void NAMED(score_keys)(const float *restrict queries, const float *keys, const int32_t *columns,
                                      int64_t size, float *restrict into) {
     FLOATS sums[AT_ONCE][ACROSS];
     const float *rows[AT_ONCE];
-    _Pragma("GCC unroll 8") for (int key = 0; key < AT_ONCE; key++) {
+    UNROLL(8) for (int key = 0; key < AT_ONCE; key++) {
         rows[key] = keys + (int64_t)columns[key] * size;
         EACH_PART sums[key][part] = (FLOATS){0};
     }
     for (int64_t place = 0; place < size; place++, queries += SIDE) {
         FLOATS next[ACROSS];
         EACH_PART next[part] = *(const FLOATS *)(queries + part * LANES);
-        _Pragma("GCC unroll 8") for (int key = 0; key < AT_ONCE; key++) {
+        UNROLL(8) for (int key = 0; key < AT_ONCE; key++) {
             const float factor = rows[key][place];
             EACH_PART sums[key][part] += factor * next[part];
         }
     }
-    _Pragma("GCC unroll 8") for (int key = 0; key < AT_ONCE; key++)
+    UNROLL(8) for (int key = 0; key < AT_ONCE; key++)
         EACH_PART *(FLOATS *)(into + key * SIDE + part * LANES) = sums[key][part];
 }
 
@@ -40,21 +40,21 @@ TARGET static inline __attribute__((always_inline)) void NAMED(mix_values)(
     const int wide, const float *restrict weights, const float *values, const int32_t *columns, int64_t keys,
     int64_t step, float *into, int64_t into_step) {
     FLOATS sums[HEIGHT][2];
-    _Pragma("GCC unroll 8") for (int row = 0; row < HEIGHT; row++)
-        _Pragma("GCC unroll 2") for (int vector = 0; vector < wide; vector++) sums[row][vector] = (FLOATS){0};
+    UNROLL(8) for (int row = 0; row < HEIGHT; row++)
+        UNROLL(2) for (int vector = 0; vector < wide; vector++) sums[row][vector] = (FLOATS){0};
     for (int64_t key = 0; key < keys; key++, weights += SIDE) {
         const float *value = values + columns[key] * step;
         FLOATS next[2];
-        _Pragma("GCC unroll 2") for (int vector = 0; vector < wide; vector++)
+        UNROLL(2) for (int vector = 0; vector < wide; vector++)
             next[vector] = *(const FLOATS *)(value + vector * LANES);
-        _Pragma("GCC unroll 8") for (int row = 0; row < HEIGHT; row++) {
+        UNROLL(8) for (int row = 0; row < HEIGHT; row++) {
             const float factor = weights[row];
-            _Pragma("GCC unroll 2") for (int vector = 0; vector < wide; vector++)
+            UNROLL(2) for (int vector = 0; vector < wide; vector++)
                 sums[row][vector] += factor * next[vector];
         }
     }
-    _Pragma("GCC unroll 8") for (int row = 0; row < HEIGHT; row++)
-        _Pragma("GCC unroll 2") for (int vector = 0; vector < wide; vector++)
+    UNROLL(8) for (int row = 0; row < HEIGHT; row++)
+        UNROLL(2) for (int vector = 0; vector < wide; vector++)
             *(FLOATS *)(into + row * into_step + vector * LANES) = sums[row][vector];
 }
 
@@ -87,20 +87,19 @@ TARGET static void NAMED(weigh_block)(float *restrict scores, const int32_t *col
 /* 16 rows [16][size] side by side, [size][16]. */
 TARGET static void NAMED(turn)(const float *restrict rows, int64_t size, float *restrict into) {
     typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
-    typedef int32_t Places __attribute__((vector_size(16)));
     int64_t place = 0;
     for (; place + 4 <= size; place += 4)
         for (int row = 0; row < SIDE; row += 4) {
             const float *from = rows + row * size + place;
             const Four a = *(const Four *)from, b = *(const Four *)(from + size), c = *(const Four *)(from + 2 * size),
                        d = *(const Four *)(from + 3 * size);
-            const Four low = __builtin_shuffle(a, b, (Places){0, 4, 1, 5}), high = __builtin_shuffle(a, b, (Places){2, 6, 3, 7});
-            const Four also = __builtin_shuffle(c, d, (Places){0, 4, 1, 5}), top = __builtin_shuffle(c, d, (Places){2, 6, 3, 7});
+            const Four low = SHUFFLE(a, b, 0, 4, 1, 5), high = SHUFFLE(a, b, 2, 6, 3, 7);
+            const Four also = SHUFFLE(c, d, 0, 4, 1, 5), top = SHUFFLE(c, d, 2, 6, 3, 7);
             float *to = into + place * SIDE + row;
-            *(Four *)to = __builtin_shuffle(low, also, (Places){0, 1, 4, 5});
-            *(Four *)(to + SIDE) = __builtin_shuffle(low, also, (Places){2, 3, 6, 7});
-            *(Four *)(to + 2 * SIDE) = __builtin_shuffle(high, top, (Places){0, 1, 4, 5});
-            *(Four *)(to + 3 * SIDE) = __builtin_shuffle(high, top, (Places){2, 3, 6, 7});
+            *(Four *)to = SHUFFLE(low, also, 0, 1, 4, 5);
+            *(Four *)(to + SIDE) = SHUFFLE(low, also, 2, 3, 6, 7);
+            *(Four *)(to + 2 * SIDE) = SHUFFLE(high, top, 0, 1, 4, 5);
+            *(Four *)(to + 3 * SIDE) = SHUFFLE(high, top, 2, 3, 6, 7);
         }
     for (; place < size; place++)
         for (int row = 0; row < SIDE; row++) into[place * SIDE + row] = rows[row * size + place];
@@ -126,7 +125,7 @@ TARGET static void NAMED(attend_sparse_block)(const SparseParameters *p, NAMED(S
         const int here = rows[row] >= 0 && rows[row] < p->queries; /* a plan may be made for longer texts */
         present |= here << row;
         start[row] = here ? (int32_t)p->start[place] : 0;
-        stop[row] = here ? (int32_t)p->stop[place] : 0;
+        stop[row] = here ? (int32_t)(p->stop[place] < p->keys ? p->stop[place] : p->keys) : 0;
         if (start[row] >= stop[row]) continue;
         first = start[row] < first ? start[row] : first;
         after = stop[row] > after ? stop[row] : after;

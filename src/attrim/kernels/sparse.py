@@ -375,6 +375,7 @@ class SparseCall:
                 f"The plan is for {len(plan.pattern_of)} heads and up to {plan.queries} queries and {plan.keys} keys, "
                 f"not for {heads}, {queries} and {keys}."
             )
+        _require_fit(query, key, value, start, stop)
         self.shape = batch, queries, heads, value_size
         self.kept_alive = plan, start.contiguous(), stop.contiguous()
         # All but the addresses of the tensors is the same in every call, and to fill it in takes longer than to attend
@@ -403,6 +404,23 @@ class SparseCall:
         if result:
             raise team.failed("attend_sparse")
         return output
+
+
+def _require_fit(query: Tensor, key: Tensor, value: Tensor, start: Tensor, stop: Tensor) -> None:
+    """Refuse tensors that do not fit one another, beyond which the kernel would read."""
+    batch, heads, queries, size = query.shape
+    fits = key.shape[:3] == value.shape[:3] and key.shape[0] == batch and key.shape[3] == size
+    if not fits or heads % key.shape[1] or start.shape != (batch, queries) or stop.shape != (batch, queries):
+        raise ShapeError(
+            f"Queries {list(query.shape)}, keys {list(key.shape)}, values {list(value.shape)} and spans "
+            f"{list(start.shape)} and {list(stop.shape)} do not fit one another."
+        )
+    known = query.dtype in (torch.float32, torch.bfloat16) and start.dtype == stop.dtype == torch.int64
+    if not (known and query.dtype == key.dtype == value.dtype):
+        raise ShapeError(
+            f"The sparse kernel takes queries, keys and values that are all float32 or all bfloat16, and int64 spans, "
+            f"not {query.dtype}, {key.dtype} and {value.dtype}, and {start.dtype} and {stop.dtype}."
+        )
 
 
 def _parts(pieces: int, blocks: int) -> int:
