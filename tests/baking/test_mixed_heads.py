@@ -12,7 +12,8 @@ from transformers import DynamicCache
 
 import attrim
 import forks
-from attrim.baking.window_cache import WindowCache, WindowLayer, find_windows, window_cache
+from attrim.baking.window_cache import WindowCache, WindowLayer, window_cache
+from attrim.baking.windows import find_windows
 from attrim.core.site import Select
 from attrim.core.text import parse_chain
 from attrim.edits import Constant, Edit, Entmax, Gate, Mask, Window

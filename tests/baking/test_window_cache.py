@@ -16,7 +16,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import attrim
 from attrim.attention.context import attach
 from attrim.baking import window_cache as window_caches
-from attrim.baking.window_cache import WindowCache, WindowLayer, find_windows, group_heads, window_cache
+from attrim.baking.window_cache import WindowCache, WindowLayer, group_heads, window_cache
+from attrim.baking.windows import find_windows
 from attrim.edits import Edit, Entmax, Gate, Window
 from attrim.errors import ParameterError
 from baked_models import ANIMALS

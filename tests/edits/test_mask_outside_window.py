@@ -7,7 +7,7 @@ import torch
 
 import attrim
 from attrim.attention import dropping
-from attrim.baking.window_cache import find_windows
+from attrim.baking.windows import find_windows
 from attrim.core.registry import EDITS
 from attrim.core.site import Select, Site
 from attrim.core.text import parse

@@ -21,7 +21,8 @@ from .classes import make_class
 from .heads import Baked
 from .planning import Layer
 from .surgery import operate, switch
-from .window_cache import WindowCache, find_windows
+from .window_cache import WindowCache
+from .windows import find_windows
 
 STORE = BAKED
 SIDECAR = STORE.index
