@@ -23,6 +23,7 @@ as soon as it is free: by default it keeps some, how much depends on what was fr
 from __future__ import annotations
 
 import argparse
+import copy
 import ctypes
 import functools
 import gc
@@ -37,6 +38,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -44,9 +46,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, logging
+from transformers import AttentionInterface, AutoModel, AutoTokenizer, BertConfig, BertModel, logging
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from attrim.attention.dropping import make_plan, plan_costs, whole_call
 from attrim.core.site import Site
@@ -200,14 +203,30 @@ def whole(rows: Sequence[Row], edits: Sequence[Edit], ways: Collection[str]) -> 
     if "sdpa" in ways:
         found["sdpa"] = functools.partial(model, **batch)
     if "masked" in ways:
-        # One mask for all heads and layers is what SDPA takes without changing the model.
-        found["masked"] = functools.partial(model, **batch, attention_mask=additive(row, edits[0], 0)[:, :1])
+        found["masked"] = functools.partial(with_masks(model, row, edits[0]), **batch)
     if "attrim" in ways:
         found |= {
             each.way: functools.partial(attrim.bake(model, for_twelve_layers(edit)), **batch)
             for each, edit in zip(rows, edits, strict=True)
         }
     return [found]
+
+
+def with_masks(model: BertModel, row: Row, edit: Edit) -> BertModel:
+    """A copy that shares the model's weights, in which SDPA takes the mask of each layer."""
+    copied = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    # One byte a cell is the least that SDPA takes.
+    kept = [additive(row, edit, layer) == 0 for layer in range(layers_of(row))]
+    for number, layer in enumerate(copied.encoder.layer):
+        layer.attention.self.kept_cells = kept[number * len(kept) // LAYERS // 2]
+    AttentionInterface.register("sdpa-with-mask", attend_with_mask)
+    copied.set_attn_implementation("sdpa-with-mask")
+    return copied
+
+
+def attend_with_mask(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: object, **options: Any) -> object:
+    """SDPA with the mask of its layer, as transformers calls it."""
+    return sdpa_attention_forward(module, query, key, value, module.kept_cells, **options)
 
 
 def for_twelve_layers(edit: Edit) -> Edit:
@@ -237,29 +256,38 @@ def seconds(calls: list[Calls], rounds: int, clock: Callable[[], float]) -> dict
     return times
 
 
-def peak(row: Row, way: str) -> float:
-    """Peak memory in MiB that two runs of one way add to this process, which holds the model and inputs already.
+def peak(row: Row, way: str, *, alike: bool) -> float:
+    """Peak memory in MiB of a process that runs one way twice; where alike, all ways have run in it before.
 
     Linux counts the memory of the parent in ``ru_maxrss`` of a process that it starts, but not in ``VmHWM``.
     """
     edit, _ = pattern(row)
-    calls = (operation if row.what == "operation" else whole)([row], [edit], {way})
-    name = row.way if way == "attrim" else way
+    prepare = operation if row.what == "operation" else whole
+    if alike:
+        for other in WAYS:
+            run(prepare([row], [edit], {other}))
+    calls = prepare([row], [edit], {way})
     # The peak so far, of making and baking, is not what a run needs, nor is what the C library has not given back.
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
-    with torch.inference_mode():
-        for _ in range(2):
-            for layer in calls:
-                layer[name]()
+    run(calls)
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def peak_apart(row: Row, way: str) -> float:
+def run(calls: list[Calls]) -> None:
+    """Run every way twice."""
+    with torch.inference_mode():
+        for _ in range(2):
+            for layer in calls:
+                for call in layer.values():
+                    call()
+
+
+def peak_apart(row: Row, way: str, *, alike: bool) -> float:
     """Peak memory of one way in a process of its own."""
-    given = [row.what, row.kind, str(row.length), str(row.removed), str(row.threads), way]
+    given = [row.what, row.kind, str(row.length), str(row.removed), str(row.threads), way, "alike" * alike]
     command = [sys.executable, __file__, "--peak", *given]
     # A fixed threshold of glibc, that with which it begins: what is larger goes back to the system when it is free.
     surroundings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": f"{1 << 17}"}
@@ -291,7 +319,12 @@ def measure(rows: Sequence[Row], options: argparse.Namespace) -> list[list[str]]
     ratios = {
         name: statistics.median(a / b for a, b in zip(times["sdpa"], own, strict=True)) for name, own in times.items()
     }
-    stock = {name: peak_apart(rows[0], name) for name in ("sdpa", "masked")} if options.memory else {}
+    stock = {
+        (name, alike): peak_apart(rows[0], name, alike=alike)
+        for name in ("sdpa", "masked")
+        for alike in (False, True)
+        if options.memory
+    }
     table = []
     for row, (edit, mass) in zip(rows, patterns, strict=True):
         cost, dense = cost_of(row, edit)
@@ -299,9 +332,9 @@ def measure(rows: Sequence[Row], options: argparse.Namespace) -> list[list[str]]
         found += ["" if mass is None else f"{mass:.1%}", f"{1e3 * statistics.median(times['sdpa']):.1f}"]
         found += [f"{ratios['masked']:.2f}", f"{ratios[row.way]:.2f}"]
         found.append(f"{dense.flops / cost.flops:.1f} / {dense.bytes / cost.bytes:.1f}")
-        if options.memory:
-            memory = {**stock, "attrim": peak_apart(row, "attrim")}
-            found.append(" / ".join(f"{memory[name]:.0f}" for name in WAYS))
+        for alike in (False, True) if options.memory else ():
+            memory = [stock["sdpa", alike], stock["masked", alike], peak_apart(row, "attrim", alike=alike)]
+            found.append(" / ".join(f"{each:.0f}" for each in memory))
         table.append(found)
     return table
 
@@ -315,19 +348,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-memory", dest="memory", action="store_false")
-    parser.add_argument("--peak", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=7, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.set_verbosity_error()
     if not team.available() or team.PATHS[team.path()] == "torch":
         raise SystemExit("The compiled passes are not there, so nothing is left out on this machine.")
     if options.peak:
-        what, kind, length, removed, threads, way = options.peak
+        what, kind, length, removed, threads, way, alike = options.peak
         torch.set_num_threads(int(threads))
-        print(json.dumps(peak(Row(what, kind, int(length), float(removed), int(threads)), way)))
+        row = Row(what, kind, int(length), float(removed), int(threads))
+        print(json.dumps(peak(row, way, alike=bool(alike))))
         return
     columns = ["", "pattern", "tokens", "threads", "removed", "mass", "SDPA ms", "SDPA + mask, x faster"]
     columns += ["attrim, x faster", "limit: FLOPs / bytes"]
-    columns += ["peak MiB: SDPA / + mask / attrim"] if options.memory else []
+    columns += ["peak MiB: SDPA / + mask / attrim", "the same, all ways loaded"] if options.memory else []
     table = Table(*columns, title=f"{HEADS} heads of {WIDTH} numbers, kernel {team.PATHS[team.path()]}")
     for column in table.columns[2:]:
         column.justify = "right"
