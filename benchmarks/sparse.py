@@ -15,7 +15,8 @@ The ways, and the shares of removed cells, take turns within every round. Patter
 *Limit* is how many times fewer operations, and bytes, the plan has than dense attention: no kernel that computes blocks
 of 16 queries can gain more than the first where it computes, than the second where it waits for memory. *Mass* is the
 share of the average attention on kept cells, where averages are known. Times are medians of CPU seconds (wall seconds
-with several threads). Peak memory is that of processes that do nothing else, in which the C library gives memory back
+with several threads). Peak memory is that of processes that do nothing else, and then that of processes in which all
+ways have run before, so that the code that each of them loads does not count. In both the C library gives memory back
 as soon as it is free: by default it keeps some, how much depends on what was free before, and equal processes differ by
 7 %. A part of the table: ``--what operation --kinds band --lengths 384 --removed 0.9 --threads 1 --no-memory``.
 """
