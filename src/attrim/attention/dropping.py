@@ -167,12 +167,13 @@ def _plan(firing: Firing, mask: MaskFacts, edges: Edges, batch: int) -> SparsePl
     causal = queries == keys and not edges.ahead
     size = _planned(queries), _planned(keys)
     known = firing.setup.sparse_plans
-    try:
-        return known[*size, causal]
-    except KeyError:
-        if len(known) >= MOST_SIZES:
-            known.clear()
-        return known.setdefault((*size, causal), _shared_plan(site, edits, size, causal))
+    name = *size, causal
+    if name in known:
+        return known.get(name)  # where another thread has cleared them meanwhile, the reference computes this call
+    if len(known) >= MOST_SIZES:
+        known.clear()
+    plan = known[name] = _shared_plan(site, edits, size, causal)
+    return plan
 
 
 def _planned(length: int) -> int:
