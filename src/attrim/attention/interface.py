@@ -225,7 +225,7 @@ def _attend(
     if firing.idle:
         # No session in this thread, or nothing to do at this site: exactly what the model did before.
         if mask is not None:
-            firing.place(mask, len(query))  # cross-attention asks where the tokens are
+            firing.place(mask, query.shape[0])  # cross-attention asks where the tokens are
         made_here = fused and standard and mask is not None and mask.offsets is not None and not is_symbolic()
         if made_here and mask is not None and mask.structure is not None:
             # Our mask function gives a mask always. SDPA takes longer with one, and does not leave out what comes after
@@ -236,7 +236,7 @@ def _attend(
         return stock(module, query, key, value, additive_mask, **arguments)
     assert mask is not None  # there is a site
     scaling = dropping.scaling_of(query, arguments) if standard else None
-    call = firing.call(mask, len(query), query=query, key=key, value=value, scaling=scaling)
+    call = firing.call(mask, query.shape[0], query=query, key=key, value=value, scaling=scaling)
     for moment, tensor, real in (("query", query, call.queries), ("key", key, call.keys), ("value", value, call.keys)):
         if plan.touches(moment):
             plan.watch(moment, *_tokens(tensor, real, call))

@@ -123,7 +123,7 @@ def run_private(module: nn.Module, forward: Callable[..., Any], args: Any, kwarg
             offsets=firing.offsets(*heads.shape[-2:]),
             padding_sees_itself=firing.architecture.padding_sees_itself,
         )
-        call = firing.call(mask, len(heads))
+        call = firing.call(mask, heads.shape[0])
         if firing.idle:
             return function(scores)
         current.append((firing, call))
