@@ -607,6 +607,15 @@ def test_a_state_dict_that_was_cast(dtype: torch.dtype) -> None:
         baked.load_state_dict({name: tensor.to(dtype) for name, tensor in baked.state_dict().items()})
 
 
+def test_bits_and_denormal_numbers_that_were_cast() -> None:
+    model, cells, shares = ANIMALS["bert"].build(), noise(4, 9, 9) < 0.5, torch.full((4, 17), 0.3)
+    shares[0, 0] = 1e-40
+    for edit, dtype in ((Mask(cells), torch.bool), (Mask(cells, "offset", distances=shares), torch.float32)):
+        baked = attrim.bake(model, edit)
+        with pytest.raises(RuntimeError, match="numbers of edits, which must stay exact"):
+            baked.load_state_dict({name: tensor.to(dtype) for name, tensor in baked.state_dict().items()})
+
+
 def call_of(length: int) -> Call:
     """Self-attention of four heads over a whole text."""
     return whole_call(Site("one", "encoder", 0, 4), tuple(range(4)), (length, length))

@@ -383,7 +383,7 @@ def test_a_model_that_carries_edits_and_became_slower(
     assert attrim.load(tmp_path / "slower")
 
 
-@pytest.mark.parametrize("held", ["tokenizer.json", "vocab.txt"])
+@pytest.mark.parametrize("held", ["tokenizer.json", "vocab.txt", "generation_config.json"])
 def test_files_of_a_tokenizer_are_not_replaced(held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / held).write_text("mine")
     assert main(["bake", "tiny-bert", "--edit", "window:3", "--output", str(tmp_path), "--rounds", "0"]) == 2
@@ -397,3 +397,8 @@ def test_saved_edits_are_not_hidden_by_a_baked_model(tmp_path: Path, capsys: pyt
     assert main(["bake", "tiny-bert", "--edit", "window:3", "--output", str(tmp_path), "--rounds", "0"]) == 2
     assert "holds edits of save_edits" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_root_of_a_file_system_is_no_folder_to_write_to(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bake", "tiny-bert", "--edit", "window:3", "--output", "/", "--rounds", "0"]) == 2
+    assert "it is the root of a file system" in capsys.readouterr().err

@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    BertModel,
+    EncoderDecoderModel,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 import attrim
 from attrim.core.site import Select
 from attrim.edits import Constant, Edit, Gate, Mask, MaskOutsideWindow, Window
+from attrim.errors import SiteError
 from baked_models import ANIMALS, noise
 
 CROSS = Select(roles="cross")
@@ -37,6 +45,14 @@ def large(model: nn.Module) -> Any:
         if weights.ndim > 1:
             weights.data = 0.2 * torch.randn(weights.shape, generator=generator)
     return model
+
+
+def whisper() -> Any:
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "num_mel_bins": 8, "vocab_size": 60}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_source_positions": 30}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    torch.manual_seed(0)
+    return large(WhisperForConditionalGeneration(WhisperConfig(**sizes, **heads, **special)).eval())
 
 
 @pytest.mark.parametrize("cross", ABOUT_CROSS.values(), ids=ABOUT_CROSS)
@@ -83,11 +99,7 @@ def test_texts_of_a_batch_that_are_padded_on_the_left_for_the_decoder_alone(name
                          ids=["constant", *ABOUT_CROSS])  # fmt: skip
 def test_cross_attention_that_gets_no_mask_at_all(edit: Edit) -> None:
     """Whisper gives its cross-attention none, so that only the tensors tell how many examples there are."""
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "num_mel_bins": 8, "vocab_size": 60}
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_source_positions": 30}
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    torch.manual_seed(0)
-    model = large(WhisperForConditionalGeneration(WhisperConfig(**sizes, **heads, **special)).eval())
+    model = whisper()
     target, mask = torch.arange(5, 17).expand(2, -1), torch.ones(2, 12, dtype=torch.int64)
     mask[0, :4] = 0
     given = {"input_features": torch.randn(2, 8, 60), "decoder_input_ids": target, "decoder_attention_mask": mask}
@@ -95,3 +107,32 @@ def test_cross_attention_that_gets_no_mask_at_all(edit: Edit) -> None:
         whole = model(**given).logits
         alone = model(**{name: tensor[:1] for name, tensor in given.items()}).logits
     torch.testing.assert_close(whole[0, 4:], alone[0, 4:], atol=1e-4, rtol=1e-4)
+
+
+def test_a_decoder_with_the_code_of_an_encoder() -> None:
+    """The layers of BERT are an ``encoder`` in its names, also where BERT is the decoder."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    encoder = BertModel(BertConfig(**sizes, vocab_size=60))
+    decoder = BertLMHeadModel(BertConfig(**sizes, vocab_size=60, is_decoder=True, add_cross_attention=True))
+    model = large(EncoderDecoderModel(encoder=encoder, decoder=decoder).eval())
+    text, target = torch.randint(3, 60, (2, 12)), torch.randint(3, 60, (2, 7))
+    example = {"input_ids": text, "decoder_input_ids": target}
+    assert [site.role for site in attrim.sites(model, example)] == ["encoder", "decoder", "cross"]
+    edit = Window(2, select=CROSS)
+    baked = attrim.bake(model, edit, example=example)
+    with torch.no_grad():
+        expected = baked(**example).logits
+        first = baked(input_ids=text, decoder_input_ids=target[:, :4], use_cache=True)
+        encoded = (first.encoder_last_hidden_state,)
+        rest = baked(
+            encoder_outputs=encoded, decoder_input_ids=target[:, 4:], past_key_values=first.past_key_values,
+            use_cache=True,
+        )  # fmt: skip
+    torch.testing.assert_close(torch.cat([first.logits, rest.logits], 1), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_code_that_counts_heads_wrongly_is_refused_whatever_the_length() -> None:
+    """Without heads, Whisper takes a fourth of the tokens for keys, which shows where four does not divide them."""
+    with pytest.raises(SiteError, match="baked on a guess about its code"):
+        attrim.bake(whisper(), Gate(0.0, select=SELF))

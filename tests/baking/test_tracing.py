@@ -156,7 +156,7 @@ COMPILED = """
 import torch
 from test_tracing import ANIMALS, KINDS, batch, built, expected, real
 
-inputs = [batch(ANIMALS["bert"], (9, 9)), batch(ANIMALS["bert"], (5, 9), seed=1)]
+inputs = [batch(ANIMALS["bert"], lengths, seed=1) for lengths in ((9, 9), (5, 9), (20, 20), (20, 17))]
 for kind in KINDS:
     model, baked = built("bert", kind)
     compiled = torch.compile(baked, backend="eager")

@@ -216,7 +216,7 @@ def test_a_short_text_needs_the_calls_and_bytes_of_stock() -> None:
     layer: Any = cache.layers[0]
     query, key, value = torch.randn(2, 4, 1, size), torch.randn(2, 2, 1, size), torch.randn(2, 2, 1, size)
     module = model.model.layers[0].self_attn
-    with torch.inference_mode(), TorchCalls() as calls:
+    with torch.inference_mode(), cache.serving(model), TorchCalls() as calls:
         layer.update(key, value)
         found, _ = layer.answer(None, module, query, key, value, None, scaling=1.0)
     keys, values = stock.update(key, value, 0)
@@ -376,10 +376,22 @@ def test_generation_that_is_watched_keeps_all_keys() -> None:
 def test_a_cache_of_windows_is_not_for_other_models() -> None:
     model = ANIMALS["llama"].build()
     cache = WindowCache([{}, {}])
-    with torch.no_grad():
+    with torch.no_grad(), pytest.raises(ParameterError, match="baked model that it was made for"):
         model(TOKENS, past_key_values=cache, use_cache=True)
-        with pytest.raises(ParameterError, match="baked model that it was made for"):
-            model(TOKENS[:, :1], past_key_values=cache, use_cache=True)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_cache_of_windows_needs_the_call(begun: bool) -> None:
+    """Neither the forward alone, nor the backbone, nor the stock model knows of it, after a prompt of the call, too."""
+    model = ANIMALS["llama"].build()
+    baked = attrim.bake(model, Window(3, first=1, select=attrim.Select(layers=0)))
+    for other in (baked.forward, baked.model, model):
+        cache = window_cache(baked)
+        with torch.no_grad():
+            if begun:
+                baked(TOKENS[:, :6], past_key_values=cache, use_cache=True)
+            with pytest.raises(ParameterError, match="needs the call of the baked model"):
+                other(TOKENS[:, 6:], past_key_values=cache, use_cache=True)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

@@ -59,4 +59,5 @@ def test_perplexity_under_thresholds(smollm2, shared_data):
     for bar, renormalize, perplexity in [(0.001, False, 27.87), (0.01, False, 59.90), (0.01, True, 31.52)]:
         edit = attrim.Threshold(bar, renormalize=renormalize)
         result = attrim.evaluate(model, task, tokenizer, edit, baseline=unedited)
-        assert result.metrics["perplexity"] == pytest.approx(perplexity, abs=0.02)
+        # Processors round weights near the bar to either side.
+        assert result.metrics["perplexity"] == pytest.approx(perplexity, abs=0.05)

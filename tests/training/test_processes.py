@@ -16,7 +16,8 @@ TWO_PROCESSES = """
 import sys, torch
 sys.path.insert(0, sys.argv[2])
 from nets import Net, epochs, loss
-from attrim.training import Loop, Recipe
+from attrim.training.loop import Loop
+from attrim.training.recipe import Recipe
 model = Net()
 model.norm, model.dropout.p = torch.nn.Identity(), 0.0  # batch statistics and dropout differ between processes
 accumulation = int(sys.argv[3])

@@ -100,15 +100,21 @@ def role_of(name: str, row: Facts, *, cross: bool, causal: bool, towers: bool, t
         return known
     if _CROSS.search(name):
         return "cross"
-    if two_stacks and _ENCODER.search(name):
+    stack = _stack_of(name) if two_stacks else None
+    if stack == "encoder":
         return "encoder"
     if cross:
         return "cross"
     if towers and _VISION.search(name):
         return "vision"
-    if two_stacks and _DECODER.search(name):
-        return "decoder"
-    return "decoder" if causal else "encoder"
+    return stack or ("decoder" if causal else "encoder")
+
+
+def _stack_of(name: str) -> str | None:
+    """The stack that a site is in: the outer one, where a decoder has the code of BERT, whose layers are an encoder."""
+    starts = {role: stack.search(name) for role, stack in (("encoder", _ENCODER), ("decoder", _DECODER))}
+    found = {role: start.start() for role, start in starts.items() if start is not None}
+    return min(found, key=lambda role: found[role]) if found else None
 
 
 def has_two_stacks(names: Iterable[str]) -> bool:

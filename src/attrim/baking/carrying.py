@@ -149,17 +149,20 @@ class Carrier(nn.Module):
         for name, dtype, _ in self.burden.tensors.values():
             own, given = self._buffers[name], state_dict.get(prefix + name)
             pair = next((pair for pair in WORDS.values() if DTYPES[dtype] in pair), None)
-            if own is None or given is None or pair is None:
+            if own is None or given is None:
                 continue
-            # Words that were cast to floats are whole numbers of this size; floats as they are never all are.
-            large = (given == 0) | (given.abs() >= 1 << 23)
-            cast = given.dtype == pair[0] and bool(given.any()) and bool(large.all())
-            if cast or given.dtype not in pair:
+            # Bits that were cast to another number type are still what they were, unless that has two values.
+            cast = given.dtype == torch.bool != own.dtype
+            if pair is not None:
+                # Words that were cast to floats are whole numbers, large ones among them; floats as they are never are.
+                whole = given.dtype == pair[0] and bool((given == given.round()).all())
+                cast = given.dtype not in pair or (whole and bool((given.abs() >= 1 << 23).any()))
+            if cast:
                 errors.append(
                     f"{prefix}{name} was cast to {str(given.dtype).removeprefix('torch.')}, but it holds numbers of "
                     "edits, which must stay exact; cast the model in place of its state dict."
                 )
-            elif given.dtype != own.dtype:
+            elif pair is not None and given.dtype != own.dtype:
                 state_dict[prefix + name] = given.view(own.dtype)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

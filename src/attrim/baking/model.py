@@ -28,8 +28,11 @@ STORE = BAKED
 SIDECAR = STORE.index
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 """Where the weights of a model may be; those of an earlier one in the same folder are removed."""
-TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "chat_template.jinja")
-"""What the tokenizer of a model may be in."""
+COMPANIONS = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
+    *("chat_template.jinja", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+)
+"""What else a model is saved with: its tokenizer, and how it generates."""
 
 
 class BakedModel:
@@ -152,7 +155,7 @@ def is_baked(folder: str | Path) -> bool:
 
 def holds_model(folder: str | Path) -> bool:
     """Whether a folder holds a model, baked or not, or a part of one, such as its weights or its tokenizer."""
-    return any(True for name in ("config.json", SIDECAR, *WEIGHTS, *TOKENIZER) for _ in Path(folder).glob(name))
+    return any(True for name in ("config.json", SIDECAR, *WEIGHTS, *COMPANIONS) for _ in Path(folder).glob(name))
 
 
 def read_sidecar(folder: str | Path) -> tuple[type, tuple[Layer, ...], tuple[str, ...], Burden | None]:

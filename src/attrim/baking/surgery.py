@@ -176,7 +176,14 @@ def output_of(model: Any, module: nn.Module, row: Projections) -> Any:
     if not row.output.startswith("../"):
         return getattr(module, row.output)
     path = next(name for name, other in model.named_modules() if other is module)
-    return model.get_submodule(f"{path.rpartition('.')[0]}.{row.output.removeprefix('../')}")
+    wanted = f"{path.rpartition('.')[0]}.{row.output.removeprefix('../')}"
+    try:
+        return model.get_submodule(wanted)
+    except AttributeError as error:
+        raise SiteError(
+            f"There is no output projection of {path} ({type(module).__name__}) at {wanted}, where it should be by "
+            "its names; use attrim.edit instead, and please report the architecture."
+        ) from error
 
 
 class BeginPass:

@@ -10,8 +10,8 @@ import functools
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +113,16 @@ class DecodingStep:
         self._checked = False
         self._length = 0
         self._known: dict[HeadGroups, Tensor] = {}
+        self.served = False
+        """Whether the call of a model is running that asks this cache for its attention."""
 
     def begin(self) -> None:
         """The model is called: nothing is known about the mask that its layers will get."""
-        self._mask, self._checked = None, False
+        self._mask, self._checked, self.served = None, False, True
+
+    def end(self) -> None:
+        """The call of the model is over."""
+        self.served = False
 
     def is_checked(self, mask: Tensor | None) -> bool:
         """Whether a layer has had this mask, and found that nothing speaks against it."""
@@ -335,7 +341,7 @@ class WindowLayer(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """The keys and values of the new tokens alone: :meth:`attend` adds those that are kept."""
-        if self.length and not self.kept and self.waiting is None:
+        if not self.step.served:
             raise ParameterError(
                 "A cache of windows needs the call of the baked model that it was made for; its forward alone does not "
                 "know of it, and neither does another model."
@@ -558,7 +564,8 @@ class WindowCache(DynamicCache):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_served": None}
 
-    def serving(self, model: Any) -> AbstractContextManager[None]:
+    @contextmanager
+    def serving(self, model: Any) -> Iterator[None]:
         """Let the layers of this cache answer the attention of the model while it runs."""
         if self._served is None or self._served() is not model:
             if find_windows(model) != self._windows:
@@ -568,7 +575,11 @@ class WindowCache(DynamicCache):
                 )
             self._served = weakref.ref(model)
         self._step.begin()
-        return answering(self._layer)
+        try:
+            with answering(self._layer):
+                yield
+        finally:
+            self._step.end()
 
     def _layer(self, module: nn.Module) -> WindowLayer | None:
         number: Any = getattr(module, "layer_idx", None)

@@ -59,7 +59,8 @@ class Window(Edit):
         number = np.arange(queries)
         place = number + call.position - call.key_position
         # No distance is larger, and sizes near the largest integer would wrap around.
-        size = min(self.size, int(abs(place).max(initial=0)) + keys)
+        lead = call.position - call.key_position
+        size = min(self.size, max(abs(lead), abs(lead + queries)) + keys)
         first = np.full(queries, min(self.first, call.key_position + keys) - call.key_position)
         start, stop = np.concatenate([place - size + 1, np.zeros_like(place)]), [place + size, first]
         return [KeptSpans.union((queries, keys), np.tile(number, 2), start, np.concatenate(stop))]

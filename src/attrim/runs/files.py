@@ -173,6 +173,8 @@ def _target(folder: Path) -> Path:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not folder.name:  # what is written is first put beside it
+        raise OSError(errno.EBUSY, "it is the root of a file system")
     return folder
 
 

@@ -82,6 +82,7 @@ def finetune(
             "it was baked from."
         )
     folder, checkpoints = run.folder / "model", run.folder / "checkpoints"
+    problem_type = getattr(model.config, "problem_type", None)
     epochs: Epochs = lambda epoch: training.train_batches(tokenizer, model, seed=recipe.seed, epoch=epoch)
     if not run.finished:
         record = Record(run)
@@ -103,6 +104,8 @@ def finetune(
             loop.run()
         loop.restore_pinned()
         if loop.is_main:
+            # A pass with labels writes it into the configuration, but after a kill there may be none.
+            model.config.problem_type = problem_type
             save_model(_carrying(model, edits, select, example), tokenizer, folder)
             run.store("model", {"step": loop.pinned or loop.done})
             run.finish()
