@@ -208,7 +208,7 @@ class KeptTokens:
         stop = self.length = begin + count
         in_order = span is None or (self.farthest == 0 and stop <= sum(span))
         held = self.tensors[0]
-        if in_order and held.shape[2] == begin and held.nbytes + new[0].nbytes <= SMALL:
+        if in_order and held.shape[2] == begin and (held.numel() + new[0].numel()) * held.element_size() <= SMALL:
             self.tensors = [torch.cat(pair, dim=2) for pair in zip(self.tensors, new, strict=True)]
             return
         self._make_room()
@@ -241,7 +241,7 @@ class KeptTokens:
         """The length up to which a token sees all that is kept, and is added to that by copying it all."""
         if self.farthest:
             return 0
-        return min(self.groups.narrowest, SMALL // self.tensors[0][:, :, :1].nbytes)
+        return min(self.groups.narrowest, SMALL // (self.tensors[0][:, :, :1].numel() * self.tensors[0].element_size()))
 
     def _make_room(self) -> None:
         """Room for all tokens that are kept, and for a few more, so that they are seldom copied."""
