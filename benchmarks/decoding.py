@@ -48,17 +48,20 @@ def baked(model: Any, share: float, size: int, first: int) -> Any:
     return attrim.bake(model, Window(size, first, select=attrim.Select(heads=pairs)))
 
 
-def filled(cache: Any, config: Any, length: int, batch: int) -> Any:
-    """A cache of so many random tokens."""
+def fill(cache: Any, model: Any, length: int, batch: int) -> None:
+    """Put so many random tokens into the cache of a model."""
+    config = model.config
     size = config.hidden_size // config.num_attention_heads
     query = torch.zeros(batch, config.num_attention_heads, 1, size)
     for number in range(config.num_hidden_layers):
         key, value = torch.randn(2, batch, config.num_key_value_heads, length, size).unbind()
-        cache.update(key, value, number)
-        if isinstance(cache, WindowCache):
-            layer: Any = cache.layers[number]
+        if not isinstance(cache, WindowCache):
+            cache.update(key, value, number)
+            continue
+        layer: Any = cache.layers[number]
+        with cache.serving(model):
+            layer.update(key, value)
             layer.begin(query, key, value, torch.ones(batch, 1, 1, length, dtype=torch.bool))
-    return cache
 
 
 def share_weights(model: Any, other: Any) -> None:
@@ -129,8 +132,8 @@ def main() -> None:
                     "masked": (windowed, DynamicCache()),
                     "freed": (windowed, window_cache(windowed)),
                 }
-                for _, cache in ways.values():
-                    filled(cache, model.config, length, batch)
+                for one, cache in ways.values():
+                    fill(cache, one, length, batch)
                 times: dict[str, list[float]] = {name: [] for name in ways}
                 for number in range(options.rounds + 2):
                     for name, (one, cache) in random.sample(list(ways.items()), len(ways)):
