@@ -72,6 +72,7 @@ typedef struct {
 } Totals;
 /* Half of 1 with the slack of stats/moments.py, in fixed point. */
 static const int64_t ONE_FIXED = (int64_t)1 << 36, HALF_FIXED = ((int64_t)1 << 35) + (1 << 14);
+static const float HALF = 0.5f + 0x1p-22f; /* the same as a float */
 
 typedef struct {
     int64_t *next;
@@ -387,11 +388,36 @@ ALWAYS_INLINE static double logarithm(double number) {
     return 2 * ratio * sum + (double)power * 0.6931471805599453;
 }
 
-/* Bits of a weight near to the last one that a majority of a row takes: the mean logarithm of the weights, each as often
- * as it weighs, is the entropy, and the answer is their median. */
-static int32_t guess_of(double entropy) {
-    const double octaves = entropy < 0 ? 0 : entropy > 87 ? 126 : entropy * 1.4426950408889634;
-    return (int32_t)((127 - octaves) * (1 << 23));
+/* A row whose facts are wanted; the weights beside its cells are 0. */
+typedef struct {
+    const float *weights;
+    int64_t size, cells; /* floats, and those that are the row's */
+    Totals totals;
+    int32_t *list; /* with room for the row and a vector */
+} DescribedRow;
+
+/* A search for how many of a row's largest weights exceed half of 1 together. The bits of such floats are ordered as they
+ * are. */
+typedef struct {
+    const float *row;
+    int64_t size;
+    int32_t *list;
+    int64_t found;            /* how many weights are listed; zeros follow them */
+    int32_t first, low, high; /* the lowest bar; the weights above ``low`` are a majority, those above ``high`` are none */
+    int64_t above;            /* how many are above ``high``, and what they weigh together */
+    float mass, unsure;       /* how wrong such a sum may be */
+    int sure;                 /* whether ``low`` and ``high`` are neighbouring bars */
+} Search;
+
+/* The first bar is rarely above the answer: the mean logarithm of the weights, each as often as it weighs, is the entropy,
+ * and that of their mean is the one of the squares' sum; the further apart these are, the wider the weights are spread.
+ * Their bits are about their logarithms. */
+static Search new_search(const float *row, int64_t size, double entropy, float squares, int32_t *list) {
+    const double octaves = entropy < 0 ? 0 : entropy > 43 ? 62 : entropy * 1.4426950408889634;
+    int32_t bits;
+    memcpy(&bits, &squares, sizeof bits);
+    const int32_t first = (int32_t)((127 - 1.5 * octaves - 0.25) * (1 << 23)) + (ONE_BITS - bits) / 2;
+    return (Search){.row = row, .size = size, .list = list, .first = first, .low = -1, .high = NOT_FINITE};
 }
 
 static void begin_facts(int64_t *facts) {

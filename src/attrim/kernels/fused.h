@@ -196,16 +196,16 @@ TARGET static void NAMED(extremes)(const float *row, int64_t size, int32_t *leas
     memcpy(most, &large, sizeof large);
 }
 
-/* The end of ``majority`` in fixed point. ``above`` weights of the row are above ``high`` and no majority, those above
- * ``low`` are one, and those between are listed. */
-TARGET static int64_t NAMED(finish_majority)(const float *row, int64_t size, const int32_t *list, int64_t found, int32_t low,
-                                             int32_t high, int64_t above) {
-    int64_t mass = 0;
-    for (int64_t key = 0; key < size; key++) mass += ((const int32_t *)row)[key] > high ? to_fixed(row[key]) : 0;
+/* The end of a search in fixed point: the weights above ``high`` are no majority, and those above ``low`` are one. */
+TARGET static int64_t NAMED(finish_majority)(const Search *search) {
+    const int32_t *bits = (const int32_t *)search->row, *list = search->list;
+    int32_t low = search->low, high = search->high;
+    int64_t mass = 0, above = search->above;
+    for (int64_t key = 0; key < search->size; key++) mass += bits[key] > high ? to_fixed(search->row[key]) : 0;
     while (high - low > 1) {
         const int32_t bar = low + (high - low) / 2;
         int64_t more = 0, count = 0;
-        for (int64_t place = 0; place < found; place++) {
+        for (int64_t place = 0; place < search->found; place++) {
             const int inside = list[place] > bar && list[place] <= high;
             more += inside ? to_fixed(((const float *)list)[place]) : 0;
             count += inside;
@@ -218,70 +218,90 @@ TARGET static int64_t NAMED(finish_majority)(const float *row, int64_t size, con
     return above + (HALF_FIXED - mass) / to_fixed(weight) + 1;
 }
 
-/* How many of a row's largest weights exceed half of 1 together, for a row that has so much. ``most`` are the largest
- * bits in it, ``guess`` are bits that the answer may be near to, ``list`` has room for a row and a vector. The bits of such
- * floats are ordered as they are.
+/* List the weights of a row that are above a bar. */
+TARGET static inline __attribute__((always_inline)) void NAMED(begin_search)(Search *search, int32_t first) {
+    search->first = first;
+    search->found = NAMED(collect_row)((const int32_t *)search->row, search->size, first, NOT_FINITE, search->list);
+    search->unsure = (float)(search->found + 64) * 0x1p-25f; /* every fourth weight is added to the same float */
+}
+
+/* Keep what is between two neighbouring bars of one in each lane; ``masses`` are above them. */
+TARGET static inline __attribute__((always_inline)) void NAMED(keep_between)(Search *search, FLOATS masses, int32_t step) {
+    const int over = COUNT_ABOVE(masses, (FLOATS){0} + (HALF + search->unsure));
+    const int under = COUNT_ABOVE((FLOATS){0} + (HALF - search->unsure), masses);
+    if (over) search->low = search->first + (over - 1) * step;
+    if (under) search->high = search->first + (LANES - under) * step, search->mass = masses[LANES - under];
+    search->sure = over + under == LANES;
+    const int64_t found = search->found;
+    INTS more = (INTS){0};
+    for (int64_t place = 0; place < found; place += LANES) more -= *(const INTS *)(search->list + place) > search->high;
+    search->above += TOTAL(more);
+    search->found = NAMED(collect_row)(search->list, (found + LANES - 1) / LANES * LANES, search->low, search->high, search->list);
+}
+
+/* Between which of the first bars the answer is. */
+TARGET static inline __attribute__((always_inline)) void NAMED(narrow_search)(Search *search, INTS lanes) {
+    const int32_t range = 4 << 23, step = range / LANES; /* four octaves; the answer is rarely above them */
+    for (;; NAMED(begin_search)(search, search->first - range)) {
+        const FLOATS masses = NAMED(masses_above)(search->list, search->found, search->first + lanes * step);
+        if (COUNT_ABOVE(masses, (FLOATS){0} + (HALF + search->unsure))) {
+            NAMED(keep_between)(search, masses, step);
+            return;
+        }
+        if (search->first < 0) return; /* unsure: everything is listed */
+    }
+}
+
+/* The answer of a search. */
+TARGET static inline __attribute__((always_inline)) int64_t NAMED(end_search)(Search *search, INTS lanes) {
+    while (search->sure && search->found > LANES) {
+        int32_t least;
+        NAMED(extremes)((const float *)search->list, search->found, &least, &search->high);
+        search->low = least - 1;
+        if (search->high == least) break; /* equal weights */
+        const int32_t some = (search->high - search->low) / (LANES + 1), step = some > 0 ? some : 1;
+        search->first = search->low + step;
+        const INTS bars = search->first + lanes * step;
+        NAMED(keep_between)(search, search->mass + NAMED(masses_above)(search->list, search->found, bars), step);
+    }
+    if (search->sure && search->found <= LANES) { /* what comes before each: larger weights, and equal ones listed before it */
+        const INTS weights = *(const INTS *)search->list;
+        FLOATS parts[4] = {(FLOATS){0} + search->mass}; /* that need not wait for one another */
+        UNROLL(16) for (int place = 0; place < LANES; place++)
+            parts[place % 4] = ADD_ABOVE(parts[place % 4], (INTS){0} + search->list[place], weights + (lanes > place));
+        const FLOATS masses = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+        const int under = COUNT_ABOVE((FLOATS){0} + (HALF - search->unsure), masses);
+        if (COUNT_ABOVE(masses, (FLOATS){0} + (HALF + search->unsure)) + under == LANES) return search->above + under;
+    }
+    return NAMED(finish_majority)(search);
+}
+
+/* How many of the largest weights of each row exceed half of 1 together, added up over rows that have so much.
  *
  * The weights above a low bar, which are few, are listed. A bar in each lane then tells between which two bars the answer
  * is, and only what is there stays listed, until it fits into a vector. Sums are floats: where one is so near to a half
- * that it may be wrong, fixed point decides. */
-TARGET static int64_t NAMED(majority)(const float *row, int64_t size, int32_t most, int32_t guess, int32_t *restrict list) {
-    const float half = (float)HALF_FIXED / (float)ONE_FIXED;
-    const int32_t range = 4 << 23; /* of the first bars: the answer is rarely one octave below the guess or three above */
+ * that it may be wrong, fixed point decides. Each step waits for the one before, so that the rows take it together. */
+TARGET static int64_t NAMED(majorities)(Search *searches, int64_t count) {
     INTS lanes;
     for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
-    int32_t low = -1, high = most, step = range / LANES, first = guess - range / 4;
-    int64_t above = 0, found, sure;
-    float mass = 0, unsure; /* what is above high, and how wrong such a sum may be */
-    FLOATS masses;
-    for (;; first -= range) {
-        found = NAMED(collect_row)((const int32_t *)row, size, first, most, list);
-        unsure = (float)(found + 64) * 0x1p-25f; /* every fourth weight is added to the same float */
-        masses = NAMED(masses_above)(list, found, first + lanes * step);
-        if (COUNT_ABOVE(masses, (FLOATS){0} + (half + unsure))) break;
-        if (first < 0) return NAMED(finish_majority)(row, size, list, found, low, high, above);
-    }
-    for (;;) {
-        const int over = COUNT_ABOVE(masses, (FLOATS){0} + (half + unsure));
-        const int under = COUNT_ABOVE((FLOATS){0} + (half - unsure), masses);
-        if (over) low = first + (over - 1) * step;
-        if (under) high = first + (LANES - under) * step, mass = masses[LANES - under];
-        sure = over + under == LANES;
-        INTS more = (INTS){0};
-        for (int64_t place = 0; place < found; place += LANES) more -= *(const INTS *)(list + place) > high;
-        above += TOTAL(more);
-        found = NAMED(collect_row)(list, (found + LANES - 1) / LANES * LANES, low, high, list);
-        if (found <= LANES || !sure) break;
-        int32_t least;
-        NAMED(extremes)((const float *)list, found, &least, &high);
-        low = least - 1;
-        if (high - low == 1) break; /* equal weights */
-        step = (high - low) / (LANES + 1) > 0 ? (high - low) / (LANES + 1) : 1;
-        first = low + step;
-        masses = mass + NAMED(masses_above)(list, found, first + lanes * step);
-    }
-    if (sure && found <= LANES) { /* what comes before each: larger weights, and equal ones that are listed before it */
-        const INTS weights = *(const INTS *)list;
-        FLOATS parts[4] = {(FLOATS){0} + mass}; /* that need not wait for one another */
-        UNROLL(16) for (int place = 0; place < LANES; place++)
-            parts[place % 4] = ADD_ABOVE(parts[place % 4], (INTS){0} + list[place], weights + (lanes > place));
-        masses = (parts[0] + parts[1]) + (parts[2] + parts[3]);
-        const int under = COUNT_ABOVE((FLOATS){0} + (half - unsure), masses);
-        if (COUNT_ABOVE(masses, (FLOATS){0} + (half + unsure)) + under == LANES) return above + under;
-    }
-    return NAMED(finish_majority)(row, size, list, found, low, high, above);
+    int64_t sum = 0;
+    for (int64_t row = 0; row < count; row++) NAMED(begin_search)(searches + row, searches[row].first);
+    for (int64_t row = 0; row < count; row++) NAMED(narrow_search)(searches + row, lanes);
+    for (int64_t row = 0; row < count; row++) sum += NAMED(end_search)(searches + row, lanes);
+    return sum;
 }
 
 /* -sum(w ln w) of any weights in floats, ``size`` a multiple of LANES; one that is 0 adds nothing, and neither does one
  * below the normal floats. The logarithm is that of compiled.c with fewer terms. A sum of many floats loses digits, so
- * few of them are added as floats, and what comes out as doubles. */
-TARGET static double NAMED(entropy)(const float *restrict row, int64_t size) {
+ * few of them are added as floats, and what comes out as doubles. The sum of squares is nearly right. */
+TARGET static double NAMED(entropy)(const float *restrict row, int64_t size, float *squares) {
     const int64_t few = 16 * LANES;
     double total = 0;
-    FLOATS sums = (FLOATS){0};
+    FLOATS sums = (FLOATS){0}, products = (FLOATS){0};
     for (int64_t key = 0; key < size; key += LANES) {
         if (key % few == 0) total += SUM(sums), sums = (FLOATS){0};
         const FLOATS weights = *(const FLOATS *)(row + key);
+        products += weights * weights;
         const INTS bits = (INTS)weights;
         FLOATS rest = (FLOATS)((bits & 0x7FFFFF) | ONE_BITS);
         const INTS large = rest > 1.41421356f;
@@ -293,6 +313,7 @@ TARGET static double NAMED(entropy)(const float *restrict row, int64_t size) {
         series = series * square + 1.0f / 3;
         sums -= weights * (2.0f * ratio * (series * square + 1.0f) + power * 0.693147181f);
     }
+    if (squares) *squares = SUM(products);
     return total + SUM(sums);
 }
 
@@ -323,24 +344,37 @@ TARGET static Totals NAMED(totals)(const float *restrict row, int64_t start, int
 #define TOTALS(row, start, stop, into) NAMED(totals)(row, start, stop, into)
 #endif
 
-/* Facts about a row of weights, in vectors that are ``begin`` to ``end``; the totals are those of the weights that count,
- * ``size`` of them, and the others are 0. */
-TARGET static void NAMED(describe)(const float *restrict row, int64_t begin, int64_t end, int64_t size, Totals totals,
-                                   double entropy, int32_t *list, int64_t *facts) {
-    const int64_t sum = totals.sum, error = sum > ONE_FIXED ? sum - ONE_FIXED : ONE_FIXED - sum;
-    facts[CELLS_FACT] += size;
-    facts[ROWS_FACT]++;
-    facts[SUM_FACT] += sum;
-    facts[SQUARES_FACT] += totals.squares;
-    facts[ENTROPY_FACT] += (int64_t)(entropy * SCALE + 0.5);
-    facts[ERROR_FACT] += error;
-    if (error > facts[LARGEST_ERROR_FACT]) facts[LARGEST_ERROR_FACT] = error;
-    if (totals.most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = totals.most;
-    if (totals.least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = totals.least;
-    if (sum > HALF_FIXED) {
-        facts[REACHED_FACT]++;
-        facts[MAJORITY_FACT] += NAMED(majority)(row + begin, end - begin, totals.most, guess_of(entropy), list);
+/* Rows of a tile whose facts are wanted. */
+typedef struct {
+    int64_t count;
+    double sums[ROWS], products[ROWS]; /* of exponentials, and of exponentials times their exponents */
+    DescribedRow rows[ROWS];
+} NAMED(Described);
+
+/* Facts about rows. Each row waits for its own results, so that the rows of a tile take every step together. */
+TARGET static void NAMED(describe)(const NAMED(Described) *all, int64_t *facts) {
+    double entropies[ROWS]; /* -sum(w ln w), where w = exp(x) / sum */
+    Search searches[ROWS];
+    int64_t reached = 0;
+    UNROLL(8) for (int row = 0; row < ROWS; row++) entropies[row] = logarithm(all->sums[row]) - all->products[row] / all->sums[row];
+    for (int64_t number = 0; number < all->count; number++) {
+        const DescribedRow *row = all->rows + number;
+        const Totals totals = row->totals;
+        const int64_t sum = totals.sum, error = sum > ONE_FIXED ? sum - ONE_FIXED : ONE_FIXED - sum;
+        facts[CELLS_FACT] += row->cells;
+        facts[ROWS_FACT]++;
+        facts[SUM_FACT] += sum;
+        facts[SQUARES_FACT] += totals.squares;
+        facts[ENTROPY_FACT] += (int64_t)(entropies[number] * SCALE + 0.5);
+        facts[ERROR_FACT] += error;
+        if (error > facts[LARGEST_ERROR_FACT]) facts[LARGEST_ERROR_FACT] = error;
+        if (totals.most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = totals.most;
+        if (totals.least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = totals.least;
+        if (sum > HALF_FIXED)
+            searches[reached++] = new_search(row->weights, row->size, entropies[number], (float)((double)totals.squares / SCALE), row->list);
     }
+    facts[REACHED_FACT] += reached;
+    facts[MAJORITY_FACT] += NAMED(majorities)(searches, reached);
 }
 
 /* Keys as panels [panel][size][WIDE * LANES], from ``first`` to ``after``; what lies behind the last key is 0. The rows
@@ -378,7 +412,9 @@ typedef struct {
     int64_t step, panel; /* floats from row to row of the weights; floats of a panel of values */
     float *keys, *values, *queries, *weights, *outputs, *rows;
     uint16_t *places;
-    int32_t *tables, *raw, *list; /* counts of all heads, and those of the head at hand */
+    int32_t *tables, *raw; /* counts of all heads, and those of the head at hand */
+    int32_t *lists; /* of each row of a tile */
+    NAMED(Described) described;
     uint8_t *filled;              /* whether there is anything in the tables of a head */
     int64_t *facts, own_facts[FACTS]; /* NULL when no stat asks for facts about the head's rows */
     int edited, watched;              /* whether edits change the head, and whether stats watch it */
@@ -446,11 +482,12 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
         s->beside += end - begin - size;
     } else if (factor != 1.0f) NAMED(scale)(row + begin, end - begin, factor);
     if (described && numbers) {
-        const Totals totals = TOTALS(row, start, stop, sums ? sums + start : NULL);
-        /* -sum(w ln w), where w = exp(x) / sum unless it was edited */
-        double entropy = logarithm(sum) - (double)product / sum;
-        if (s->edited) entropy = NAMED(entropy)(row + begin, end - begin);
-        NAMED(describe)(row, begin, end, size, totals, entropy, s->list, s->facts);
+        NAMED(Described) *all = &s->described;
+        const int64_t number = all->count++;
+        all->rows[number] = (DescribedRow){.weights = row + begin, .size = end - begin, .cells = size, .list = s->lists + number * s->step,
+                                           .totals = TOTALS(row, start, stop, sums ? sums + start : NULL)};
+        all->sums[number] = s->edited ? 1 : sum;
+        all->products[number] = s->edited ? -NAMED(entropy)(row + begin, end - begin, NULL) : product;
     } else if (sums) ADD(row + start, size, sums + start);
     return numbers;
 }
@@ -492,7 +529,7 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
     NAMED(score)(p, s, rows, first, after);
     for (int64_t tile = 0; tile < rows; tile += ROWS) {
         const int32_t before = least(s->raw);
-        s->listed = s->beside = 0;
+        s->listed = s->beside = s->described.count = 0;
         for (int64_t row = tile; row < tile + ROWS && row < rows; row++) {
             float *weights = s->weights + row * s->step;
             if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size * (int64_t)sizeof(float));
@@ -508,6 +545,7 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
                 memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
                        weights + start[row], (size_t)(stop[row] - start[row]) * sizeof *weights);
         }
+        if (s->described.count) NAMED(describe)(&s->described, s->facts);
         /* Panels that end with the value, and rows that are all queries, need no copy. */
         const int whole = step == p->value_size && tile + ROWS <= rows;
         const int64_t next_row = p->heads * p->value_size;
@@ -598,9 +636,10 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
         if (p->into.counts_row[head] >= 0) binned = head + 1;
     /* Rows of weights are not a power of two apart, which would make them compete for the same places of the cache. */
     SCRATCH s = {.step = columns + 16, .panel = panel};
+    for (int row = 0; row < ROWS; row++) s.described.sums[row] = 1; /* rows that no tile has */
     const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
                              BLOCK * panels * panel, ROWS * columns / 2, (binned ? binned : 1) * TABLES * RAW,
-                             wide * p->size, columns + LANES, p->heads};
+                             wide * p->size, ROWS * s.step, p->heads};
     int64_t total = 0;
     for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
     float *memory = malloc((size_t)total * sizeof *memory + 64);
@@ -612,7 +651,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     for (size_t number = 0; number < sizeof sizes / sizeof *sizes; next += (sizes[number++] + 15) / 16 * 16)
         part[number] = next;
     s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
-    s.places = (uint16_t *)part[5], s.tables = (int32_t *)part[6], s.rows = part[7], s.list = (int32_t *)part[8];
+    s.places = (uint16_t *)part[5], s.tables = (int32_t *)part[6], s.rows = part[7], s.lists = (int32_t *)part[8];
     s.filled = (uint8_t *)part[9];
     memset(s.tables, 0, (size_t)sizes[6] * sizeof *s.tables);
     memset(s.filled, 0, (size_t)p->heads);

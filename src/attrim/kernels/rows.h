@@ -249,29 +249,27 @@ static const void *valid_weights(const RowParameters *p, RowScratch *s, int64_t 
     return s->compact;
 }
 
-/* How many of a row's largest weights exceed half of 1 together; 0 where all of them do not. ``most`` are the largest
- * bits of the row's magnitudes, which stand in for the weights above 0. */
-static int64_t majority_of(const RowParameters *p, RowScratch *s, const float *row, int64_t size, int64_t sum, int32_t most,
-                           int negative) {
+/* How many of a row's largest weights exceed half of 1 together; 0 where all of them do not. The row's magnitudes stand in
+ * for its weights unless some are negative. */
+static int64_t majority_of(const RowParameters *p, RowScratch *s, const float *row, int64_t size, int64_t sum, int negative) {
 #ifdef FUSED
     float *positive = s->magnitudes;
     if (sum <= HALF_FIXED) return 0;
-    if (negative) {
-        most = 0;
-        for (int64_t key = 0; key < size; key++) {
-            int32_t bits;
-            positive[key] = row[key] > 0 ? row[key] : 0;
-            memcpy(&bits, positive + key, sizeof bits);
-            most = bits > most ? bits : most;
-        }
-    }
+    if (negative)
+        for (int64_t key = 0; key < size; key++) positive[key] = row[key] > 0 ? row[key] : 0;
     const int64_t rounded = (size + 15) / 16 * 16;
     for (int64_t key = size; key < rounded; key++) positive[key] = 0;
+    float squares;
+#define SEARCH(path)                                                                                                   \
+    const double entropy = entropy_##path(positive, rounded, &squares);                                               \
+    Search search = new_search(positive, rounded, entropy, squares, s->places);                                        \
+    return majorities_##path(&search, 1)
 #ifdef __x86_64__
-    if (p->path == AVX512) return majority_avx512(positive, rounded, most, guess_of(entropy_avx512(positive, rounded)), s->places);
-    if (p->path == AVX2) return majority_avx2(positive, rounded, most, guess_of(entropy_avx2(positive, rounded)), s->places);
+    if (p->path == AVX512) { SEARCH(avx512); }
+    if (p->path == AVX2) { SEARCH(avx2); }
 #endif
-    return majority_portable(positive, rounded, most, guess_of(entropy_portable(positive, rounded)), s->places);
+    SEARCH(portable);
+#undef SEARCH
 #else
     *p->failed = TOO_LARGE; /* without the compiler's vectors, which path() says beforehand */
     return 0;
@@ -446,7 +444,7 @@ static void describe_row(const RowParameters *p, RowScratch *s, int64_t head, in
     }
     if (p->sums || p->majority) sum = p->wide ? sum_doubles(row, size) : sum_floats(row, size);
     if (p->sums) p->sums[place] = sum;
-    if (p->majority) p->majority[place] = majority_of(p, s, row, size, sum, top, negative);
+    if (p->majority) p->majority[place] = majority_of(p, s, row, size, sum, negative);
 }
 
 /* Largest, smallest, mean and standard deviation of a head's weights; zeros where there are none. */
