@@ -365,8 +365,18 @@ static inline void put_numbers(const float *restrict from, float factor, int64_t
 /* Places that tables of 32 bits may hold before they are added up; a block of queries can bring some more. */
 enum { MOST_PENDING = 1 << 30 };
 
-/* Places that are counted with every row of the values, while the arithmetic units are busy. */
-enum { EACH = 8 };
+/* Bins of weights that wait to be counted: those from ``start`` to ``stop``. */
+typedef struct {
+    uint16_t *bins;
+    int64_t start, stop;
+    int32_t *tables;
+} Queue;
+
+/* Count all that still wait. */
+static void finish_queue(Queue *queue) {
+    fill_tables(queue->bins + queue->start, queue->stop - queue->start, queue->tables);
+    queue->start = queue->stop = 0;
+}
 
 /* The rows of a head lie far apart in memory, so they are asked for some rows before they are needed. */
 enum { AHEAD = 24 };
@@ -441,9 +451,6 @@ enum { MOST_COMPARED = 8 };
 /* What a row is divided by at least, as in edits/rows.py. */
 static const float LEAST_MASS = 1e-12f;
 
-/* How many weights are in the least raw bin, which exact zeros share with the smallest floats. */
-static int32_t least(const int32_t *raw) { return raw[0] + raw[RAW] + raw[2 * RAW] + raw[3 * RAW]; }
-
 /* Operations on vectors that the compilers' own vectors lack. */
 #define DEFINE_VECTORS(suffix, lanes, target)                                                                          \
     typedef float Floats_##suffix __attribute__((vector_size(4 * lanes), aligned(4), may_alias));                      \
@@ -498,6 +505,8 @@ static inline int collect_portable(Ints_portable values, int32_t low, int32_t hi
 #define LANES 4
 #define ROWS 4
 #define WIDE 2
+#define WITH_SCORES 2
+#define WITH_OUTPUTS 2
 #define TARGET PORTABLE_TARGET
 #define NAMED(name) name##_portable
 #define MAXIMUM(a, b) choose_portable((a) > (b), a, b)
@@ -507,6 +516,7 @@ static inline int collect_portable(Ints_portable values, int32_t low, int32_t hi
 #define TOTAL(a) total_portable(a)
 #define TIMES_POWER(value, shifted, power) times_power_portable(value, shifted)
 #define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
+#define COUNT_ZEROS(count, a) ((count) - ((Ints_portable)(a) == 0))
 #define NARROW(a) __builtin_convertvector(a, Shorts_portable)
 #define ADD(row, size, into) add_portable(row, size, into)
 #define COLLECT(values, low, high, into) collect_portable(values, low, high, into)
@@ -582,6 +592,8 @@ AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_
 #define LANES 8
 #define ROWS 6
 #define WIDE 2
+#define WITH_SCORES 2
+#define WITH_OUTPUTS 2
 #define TARGET AVX2_TARGET
 #define NAMED(name) name##_avx2
 #define MAXIMUM(a, b) _mm256_max_ps(a, b)
@@ -591,6 +603,7 @@ AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_
 #define TOTAL(a) total_avx2(a)
 #define TIMES_POWER(value, shifted, power) times_power_avx2(value, shifted)
 #define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
+#define COUNT_ZEROS(count, a) ((count) - ((Ints_avx2)(a) == 0))
 #define NARROW(a) __builtin_convertvector(a, Shorts_avx2)
 #define ADD(row, size, into) add_avx2(row, size, into)
 #define COLLECT(values, low, high, into) collect_avx2(values, low, high, into)
@@ -686,6 +699,8 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
 #define LANES 16
 #define ROWS 8
 #define WIDE 3
+#define WITH_SCORES 6
+#define WITH_OUTPUTS 4
 #define TARGET AVX512_TARGET
 #define NAMED(name) name##_avx512
 #define MAXIMUM(a, b) (Floats_avx512)_mm512_max_ps(a, b)
@@ -697,6 +712,9 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
 #define COUNT_BELOW(count, a, b)                                                                                       \
     (Ints_avx512)_mm512_mask_add_epi32((__m512i)(count), _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), (__m512i)(count),       \
                                        _mm512_set1_epi32(1))
+#define COUNT_ZEROS(count, a)                                                                                          \
+    (Ints_avx512)_mm512_mask_add_epi32((__m512i)(count), _mm512_testn_epi32_mask((__m512i)(a), (__m512i)(a)),          \
+                                       (__m512i)(count), _mm512_set1_epi32(1))
 #define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
 #define ADD(row, size, into) add_avx512(row, size, into)
 #define TOTALS(row, start, stop, into) totals_avx512((row) + (start), (stop) - (start), into)

@@ -21,45 +21,45 @@ enum { NAMED(BLOCK) = 2 * ROWS };
 
 /* ROWS x wide vectors of ``left x right``: right has ``depth`` rows of ``panel`` floats, left a row for each result.
  *
- * Multiplying leaves room for other instructions, so that ``each`` of the places are counted with every row of right:
- * the first ``counted`` of them, as many as there are rows of right for. */
+ * Multiplying leaves room for other instructions, so that ``each`` of the bins that wait are counted with every row of
+ * right, as long as there are so many. */
 TARGET static inline __attribute__((always_inline)) void NAMED(multiply)(
     const int wide, const int each, const float *left, int64_t left_step, const float *right, int64_t panel, int64_t depth,
-    float *into, int64_t into_step, const uint16_t *places, int64_t counted, int32_t *raw) {
+    float *into, int64_t into_step, Queue *queue) {
     FLOATS sums[ROWS][WIDE];
     EACH_ROW EACH_VECTOR(wide) sums[row][vector] = (FLOATS){0};
-    const int64_t both = each == 0 ? 0 : counted / each;
-    for (int64_t place = 0; place < depth; place++, right += panel) {
-        FLOATS next[WIDE];
-        EACH_VECTOR(wide) next[vector] = *(const FLOATS *)(right + vector * LANES);
-        EACH_ROW {
-            const float factor = left[row * left_step + place];
-            EACH_VECTOR(wide) sums[row][vector] += factor * next[vector];
+    const int64_t enough = (queue->stop - queue->start) / each, both = enough < depth ? enough : depth;
+    const uint16_t *bins = queue->bins + queue->start;
+    int32_t *tables = queue->tables;
+    queue->start += both * each;
+    /* Every fourth row has a pointer, and the compiler may not make one for each: so many do not fit into the registers. */
+    const char *fourth[(ROWS + 3) / 4];
+    int64_t bytes = left_step * (int64_t)sizeof *left, thrice = 3 * bytes;
+    UNROLL(2) for (int row = 0; row < ROWS; row += 4) fourth[row / 4] = (const char *)(left + row * left_step);
+    UNROLL(2) for (int counting = 1; counting >= 0; counting--)
+        for (const float *end = right + (counting ? both : depth - both) * panel; right < end; right += panel) {
+            FLOATS next[WIDE];
+            EACH_VECTOR(wide) next[vector] = *(const FLOATS *)(right + vector * LANES);
+            __asm__("" : "+r"(bytes), "+r"(thrice));
+            EACH_ROW {
+                const float factor = *(const float *)(fourth[row / 4] + (row % 4 == 3 ? thrice : row % 4 * bytes));
+                EACH_VECTOR(wide) sums[row][vector] += factor * next[vector];
+            }
+            UNROLL(2) for (int row = 0; row < ROWS; row += 4) fourth[row / 4] += sizeof *left;
+            if (!counting) continue;
+            UNROLL(8) for (int some = 0; some < each; some++) tables[some % TABLES * RAW + bins[some]]++;
+            bins += each;
         }
-        if (place < both)
-            UNROLL(8) for (int some = 0; some < each; some++)
-                raw[some % TABLES * RAW + places[place * each + some]]++;
-    }
     EACH_ROW EACH_VECTOR(wide) *(FLOATS *)(into + row * into_step + vector * LANES) = sums[row][vector];
 }
 
 /* The same for ``wide`` known at run time, 1 to WIDE. */
-TARGET static void NAMED(tile)(int64_t wide, const float *left, int64_t left_step, const float *right, int64_t panel,
-                               int64_t depth, float *into, int64_t into_step) {
-    if (wide == 1) NAMED(multiply)(1, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
-    else if (wide == 2) NAMED(multiply)(2, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
-    else NAMED(multiply)(WIDE, 0, left, left_step, right, panel, depth, into, into_step, NULL, 0, NULL);
-}
-
-/* The same with places to count; gives how many were. */
-TARGET static int64_t NAMED(tile_and_count)(int64_t wide, const float *left, int64_t left_step, const float *right,
-                                            int64_t panel, int64_t depth, float *into, int64_t into_step,
-                                            const uint16_t *places, int64_t counted, int32_t *raw) {
-    const int64_t done = counted < EACH * depth ? counted / EACH * EACH : EACH * depth;
-    if (wide == 1) NAMED(multiply)(1, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
-    else if (wide == 2) NAMED(multiply)(2, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
-    else NAMED(multiply)(WIDE, EACH, left, left_step, right, panel, depth, into, into_step, places, done, raw);
-    return done;
+TARGET static inline __attribute__((always_inline)) void NAMED(tile)(
+    int64_t wide, const int each, const float *left, int64_t left_step, const float *right, int64_t panel, int64_t depth,
+    float *into, int64_t into_step, Queue *queue) {
+    if (wide == 1) NAMED(multiply)(1, each, left, left_step, right, panel, depth, into, into_step, queue);
+    else if (wide == 2) NAMED(multiply)(2, each, left, left_step, right, panel, depth, into, into_step, queue);
+    else NAMED(multiply)(WIDE, each, left, left_step, right, panel, depth, into, into_step, queue);
 }
 
 /* exp of numbers from -104 to 0, to about one unit in the last place; NaN stays NaN. */
@@ -104,18 +104,19 @@ TARGET static void NAMED(scale)(float *restrict row, int64_t size, float factor)
     for (int64_t key = 0; key < size; key += LANES) *(FLOATS *)(row + key) *= factor;
 }
 
-/* The same, and say the raw bin of every weight; how many are below ``uniform`` is added to ``below``. */
+/* The same, and say the raw bin of every weight; how many are below ``uniform``, and how many are 0, is added to two sums. */
 TARGET static void NAMED(scale_and_sort)(float *restrict row, int64_t size, float factor, float uniform,
-                                         uint16_t *restrict places, INTS *below) {
+                                         uint16_t *restrict bins, INTS *below, INTS *zeros) {
     const FLOATS one = (FLOATS){0} + 1.0f, bar = (FLOATS){0} + uniform;
-    INTS small = *below;
+    INTS small = *below, none = *zeros;
     for (int64_t key = 0; key < size; key += LANES) {
         const FLOATS weights = *(FLOATS *)(row + key) * factor;
         *(FLOATS *)(row + key) = weights;
         small = COUNT_BELOW(small, weights, bar);
-        *(SHORTS *)(places + key) = NARROW((INTS)MINIMUM(weights, one) >> SHIFT);
+        none = COUNT_ZEROS(none, weights);
+        *(SHORTS *)(bins + key) = NARROW((INTS)MINIMUM(weights, one) >> SHIFT);
     }
-    *below = small;
+    *below = small, *zeros = none;
 }
 
 /* The edits of a row: its weights are ``row`` times a factor, and what each edit gives is kept in the same way, so that
@@ -317,13 +318,6 @@ TARGET static double NAMED(entropy)(const float *restrict row, int64_t size, flo
     return total + SUM(sums);
 }
 
-/* How many weights are exactly 0. */
-TARGET static int64_t NAMED(zeros)(const float *restrict row, int64_t size) {
-    int32_t found = 0;
-    for (int64_t key = 0; key < size; key++) found += row[key] == 0;
-    return found;
-}
-
 #ifndef TOTALS
 /* The totals of the weights from ``start`` to ``stop``, which are added to ``into`` unless it is NULL; what lies beside them
  * in the same vectors is 0. */
@@ -411,8 +405,8 @@ TARGET static void NAMED(pack_values)(const float *value, const int64_t *steps, 
 typedef struct {
     int64_t step, panel; /* floats from row to row of the weights; floats of a panel of values */
     float *keys, *values, *queries, *weights, *outputs, *rows;
-    uint16_t *places;
-    int32_t *tables, *raw; /* counts of all heads, and those of the head at hand */
+    Queue queue;     /* of bins of the head at hand */
+    int32_t *tables; /* of all heads */
     int32_t *lists; /* of each row of a tile */
     NAMED(Described) described;
     uint8_t *filled;              /* whether there is anything in the tables of a head */
@@ -420,22 +414,22 @@ typedef struct {
     int edited, watched;              /* whether edits change the head, and whether stats watch it */
     int64_t first, after; /* the keys that queries of the example see */
     int alike;            /* whether all of these see all of those */
-    int64_t listed; /* how many places of the tile wait to be counted */
-    int64_t beside; /* how many of them are of cells beside the spans, which are 0 */
+    int64_t beside; /* how many bins of the block are of cells beside the spans, which are 0 */
     int64_t zeros, below, pending;
-    INTS small; /* what is below 1/n in the block, by lane */
+    INTS none, small; /* what is 0 and what is below 1/n in the block, by lane */
 } NAMED(Scratch);
 #define SCRATCH NAMED(Scratch)
 
-/* The scores of a block of queries with the keys from ``first`` to ``after``. */
+/* The scores of a block of queries with the keys from ``first`` to ``after``; meanwhile bins of the block before are counted. */
 TARGET static void NAMED(score)(const AttendParameters *p, SCRATCH *s, int64_t rows, int64_t first, int64_t after) {
     const int64_t panel = WIDE * LANES;
     for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
         const int64_t rest = (after - begin + LANES - 1) / LANES, wide = rest < WIDE ? rest : WIDE;
         for (int64_t row = 0; row < rows; row += ROWS)
-            NAMED(tile)(wide, s->queries + row * p->size, p->size, s->keys + begin * p->size, panel, p->size,
-                        s->weights + row * s->step + begin, s->step);
+            NAMED(tile)(wide, WITH_SCORES, s->queries + row * p->size, p->size, s->keys + begin * p->size, panel, p->size,
+                        s->weights + row * s->step + begin, s->step, &s->queue);
     }
+    finish_queue(&s->queue);
 }
 
 /* Do the edits of a head to the row of a query whose keys are ``start`` to ``stop``, in vectors that are ``begin`` to
@@ -477,8 +471,10 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
     float factor = 1.0f / sum;
     if (s->edited) numbers = NAMED(edit_row)(p, head, row, begin, end, start, stop, &factor, numbers);
     if (counted && binned) {
-        NAMED(scale_and_sort)(row + begin, end - begin, factor, (float)(1.0 / (double)size), s->places + s->listed, &s->small);
-        s->listed += end - begin;
+        NAMED(scale_and_sort)(row + begin, end - begin, factor, (float)(1.0 / (double)size), s->queue.bins + s->queue.stop,
+                              &s->small, &s->none);
+        s->queue.stop += end - begin;
+        s->pending += end - begin;
         s->beside += end - begin - size;
     } else if (factor != 1.0f) NAMED(scale)(row + begin, end - begin, factor);
     if (described && numbers) {
@@ -492,18 +488,15 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
     return numbers;
 }
 
-/* The outputs of a tile; meanwhile its places are counted. */
+/* The outputs of a tile; meanwhile bins are counted. */
 TARGET static void NAMED(mix)(const AttendParameters *p, SCRATCH *s, const float *weights, int64_t first, int64_t after,
                               float *outputs, int64_t step) {
     const int64_t most = s->panel / LANES;
-    int64_t done = 0;
     for (int64_t begin = 0; begin < p->value_size && first < after; begin += s->panel) {
         const int64_t rest = (p->value_size - begin + LANES - 1) / LANES, wide = rest < most ? rest : most;
         const float *values = s->values + begin * p->keys + first * s->panel;
-        done += NAMED(tile_and_count)(wide, weights + first, s->step, values, s->panel, after - first, outputs + begin, step,
-                                      s->places + done, s->listed - done, s->raw);
+        NAMED(tile)(wide, WITH_OUTPUTS, weights + first, s->step, values, s->panel, after - first, outputs + begin, step, &s->queue);
     }
-    fill_tables(s->places + done, s->listed - done, s->raw);
 }
 
 /* A block of the queries of one example and head, of which ``left`` are left. */
@@ -528,8 +521,7 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
     memset(s->queries + rows * p->size, 0, (size_t)((BLOCK - rows) * p->size) * sizeof *s->queries);
     NAMED(score)(p, s, rows, first, after);
     for (int64_t tile = 0; tile < rows; tile += ROWS) {
-        const int32_t before = least(s->raw);
-        s->listed = s->beside = s->described.count = 0;
+        s->described.count = 0;
         for (int64_t row = tile; row < tile + ROWS && row < rows; row++) {
             float *weights = s->weights + row * s->step;
             if (row + BLOCK < left) fetch(from + (row + BLOCK) * p->query_steps[2], p->size * (int64_t)sizeof(float));
@@ -553,20 +545,17 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
                    whole ? next_row : step);
         for (int64_t row = tile; !whole && row < rows && row < tile + ROWS; row++)
             memcpy(output + row * next_row, s->outputs + row * step, (size_t)p->value_size * sizeof *output);
-        /* Cells beside the spans were counted as zeros below 1/n; true zeros are rare without edits and looked for only now. */
-        s->raw[0] -= (int32_t)s->beside;
-        s->below -= s->beside;
-        s->pending += s->listed;
-        if (least(s->raw) != before)
-            for (int64_t row = tile; row < tile + ROWS && row < rows; row++)
-                if (counted[row]) s->zeros += NAMED(zeros)(s->weights + row * s->step + start[row], stop[row] - start[row]);
     }
-    s->below += TOTAL(s->small);
-    s->small = (INTS){0};
+    s->below += TOTAL(s->small) - s->beside;
+    s->zeros += TOTAL(s->none) - s->beside;
+    s->queue.tables[0] -= (int32_t)s->beside;
+    s->small = s->none = (INTS){0};
+    s->beside = 0;
 }
 
 /* Add the tables to the counts of their heads, and clear them. */
 static void NAMED(flush)(const AttendParameters *p, SCRATCH *s) {
+    finish_queue(&s->queue);
     for (int64_t head = 0; head < p->heads; head++) {
         const int64_t row = p->into.counts_row[head];
         int32_t *raw = s->tables + head * TABLES * RAW;
@@ -589,13 +578,14 @@ TARGET static void NAMED(attend_head)(const AttendParameters *p, SCRATCH *s, int
     for (int64_t edit = 0; edit < p->edit_count; edit++) s->edited |= p->edits[edit].heads[head];
     s->watched = counts_row >= 0 || sums_row >= 0 || facts_row >= 0;
     s->zeros = s->below = 0;
-    s->raw = s->tables + (counts_row < 0 ? 0 : head * TABLES * RAW);
+    s->queue.tables = s->tables + (counts_row < 0 ? 0 : head * TABLES * RAW);
     int64_t *sums = sums_row < 0 ? NULL : into->sums + sums_row * into->sums_queries * into->sums_keys;
     for (int64_t query = begin; query < end; query += BLOCK) {
         NAMED(attend_block)(p, s, example, head, query, end - query, counts_row >= 0, sums);
         s->filled[head] = counts_row >= 0;
         if (s->pending > MOST_PENDING) NAMED(flush)(p, s);
     }
+    finish_queue(&s->queue);
     if (counts_row >= 0) {
         /* What is 0 is in the tables, too, among the numbers that are too small for a bin of their own. */
         add_to(into->counts + counts_row * BINS + ZERO, s->zeros);
@@ -638,7 +628,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     SCRATCH s = {.step = columns + 16, .panel = panel};
     for (int row = 0; row < ROWS; row++) s.described.sums[row] = 1; /* rows that no tile has */
     const int64_t sizes[] = {columns * p->size, panels * panel * p->keys, BLOCK * p->size, BLOCK * s.step,
-                             BLOCK * panels * panel, ROWS * columns / 2, (binned ? binned : 1) * TABLES * RAW,
+                             BLOCK * panels * panel, BLOCK * columns / 2, (binned ? binned : 1) * TABLES * RAW,
                              wide * p->size, ROWS * s.step, p->heads};
     int64_t total = 0;
     for (size_t part = 0; part < sizeof sizes / sizeof *sizes; part++) total += (sizes[part] + 15) / 16 * 16;
@@ -651,7 +641,7 @@ TARGET static void NAMED(attend)(const AttendParameters *p) {
     for (size_t number = 0; number < sizeof sizes / sizeof *sizes; next += (sizes[number++] + 15) / 16 * 16)
         part[number] = next;
     s.keys = part[0], s.values = part[1], s.queries = part[2], s.weights = part[3], s.outputs = part[4];
-    s.places = (uint16_t *)part[5], s.tables = (int32_t *)part[6], s.rows = part[7], s.lists = (int32_t *)part[8];
+    s.queue.bins = (uint16_t *)part[5], s.tables = (int32_t *)part[6], s.rows = part[7], s.lists = (int32_t *)part[8];
     s.filled = (uint8_t *)part[9];
     memset(s.tables, 0, (size_t)sizes[6] * sizeof *s.tables);
     memset(s.filled, 0, (size_t)p->heads);

@@ -232,7 +232,10 @@ TARGET static void NAMED(attend_sparse)(const SparseParameters *p) {
 #undef SUM
 #undef TOTAL
 #undef TIMES_POWER
+#undef WITH_SCORES
+#undef WITH_OUTPUTS
 #undef COUNT_BELOW
+#undef COUNT_ZEROS
 #undef NARROW
 #undef ADD
 #undef TOTALS
