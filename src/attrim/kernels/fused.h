@@ -371,21 +371,40 @@ TARGET static void NAMED(describe)(const NAMED(Described) *all, int64_t *facts) 
     facts[MAJORITY_FACT] += NAMED(majorities)(searches, reached);
 }
 
+/* Rows [count][size] side by side, [size][count]; ``count`` is a multiple of 4. */
+TARGET static void NAMED(turn)(const float *restrict rows, int64_t count, int64_t size, float *restrict into) {
+    typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+    int64_t place = 0;
+    for (; place + 4 <= size; place += 4)
+        for (int64_t row = 0; row < count; row += 4) {
+            const float *from = rows + row * size + place;
+            const Four a = *(const Four *)from, b = *(const Four *)(from + size), c = *(const Four *)(from + 2 * size),
+                       d = *(const Four *)(from + 3 * size);
+            const Four low = SHUFFLE(a, b, 0, 4, 1, 5), high = SHUFFLE(a, b, 2, 6, 3, 7);
+            const Four also = SHUFFLE(c, d, 0, 4, 1, 5), top = SHUFFLE(c, d, 2, 6, 3, 7);
+            float *to = into + place * count + row;
+            *(Four *)to = SHUFFLE(low, also, 0, 1, 4, 5);
+            *(Four *)(to + count) = SHUFFLE(low, also, 2, 3, 6, 7);
+            *(Four *)(to + 2 * count) = SHUFFLE(high, top, 0, 1, 4, 5);
+            *(Four *)(to + 3 * count) = SHUFFLE(high, top, 2, 3, 6, 7);
+        }
+    for (; place < size; place++)
+        for (int64_t row = 0; row < count; row++) into[place * count + row] = rows[row * size + place];
+}
+
 /* Keys as panels [panel][size][WIDE * LANES], from ``first`` to ``after``; what lies behind the last key is 0. The rows
  * of a panel are gathered first, because they come from far apart. */
 TARGET static void NAMED(pack_keys)(const float *key, const int64_t *steps, int64_t size, int64_t first, int64_t after,
                                     float *restrict rows, float *restrict into) {
     const int64_t panel = WIDE * LANES;
     for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
-        float *restrict to = into + begin * size;
         const int64_t some = after - begin < panel ? after - begin : panel;
         for (int64_t place = 0; place < some; place++) {
             if (begin + place + AHEAD < after) fetch(key + (begin + place + AHEAD) * steps[2], size * (int64_t)sizeof(float));
             copy_row(key + (begin + place) * steps[2], steps[3], size, 1, rows + place * size);
         }
         memset(rows + some * size, 0, (size_t)((panel - some) * size) * sizeof *rows);
-        for (int64_t part = 0; part < size; part++)
-            for (int64_t place = 0; place < panel; place++) to[part * panel + place] = rows[place * size + part];
+        NAMED(turn)(rows, panel, size, into + begin * size);
     }
 }
 

@@ -84,27 +84,6 @@ TARGET static void NAMED(weigh_block)(float *restrict scores, const int32_t *col
     }
 }
 
-/* 16 rows [16][size] side by side, [size][16]. */
-TARGET static void NAMED(turn)(const float *restrict rows, int64_t size, float *restrict into) {
-    typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
-    int64_t place = 0;
-    for (; place + 4 <= size; place += 4)
-        for (int row = 0; row < SIDE; row += 4) {
-            const float *from = rows + row * size + place;
-            const Four a = *(const Four *)from, b = *(const Four *)(from + size), c = *(const Four *)(from + 2 * size),
-                       d = *(const Four *)(from + 3 * size);
-            const Four low = SHUFFLE(a, b, 0, 4, 1, 5), high = SHUFFLE(a, b, 2, 6, 3, 7);
-            const Four also = SHUFFLE(c, d, 0, 4, 1, 5), top = SHUFFLE(c, d, 2, 6, 3, 7);
-            float *to = into + place * SIDE + row;
-            *(Four *)to = SHUFFLE(low, also, 0, 1, 4, 5);
-            *(Four *)(to + SIDE) = SHUFFLE(low, also, 2, 3, 6, 7);
-            *(Four *)(to + 2 * SIDE) = SHUFFLE(high, top, 0, 1, 4, 5);
-            *(Four *)(to + 3 * SIDE) = SHUFFLE(high, top, 2, 3, 6, 7);
-        }
-    for (; place < size; place++)
-        for (int row = 0; row < SIDE; row++) into[place * SIDE + row] = rows[row * size + place];
-}
-
 typedef struct {
     float *keys, *values, *queries, *turned, *weights, *outputs;
     uint8_t *copied;
@@ -160,7 +139,7 @@ TARGET static void NAMED(attend_sparse_block)(const SparseParameters *p, NAMED(S
         else copy_numbers(all_queries + rows[row] * p->query_steps[2] * number, p->query_steps[3], size, p->bfloat16,
                           (float)p->scaling, s->queries + row * size);
     }
-    NAMED(turn)(s->queries, size, s->turned);
+    NAMED(turn)(s->queries, SIDE, size, s->turned);
     int64_t key = 0;
     for (; key + AT_ONCE <= keys; key += AT_ONCE)
         NAMED(score_keys)(s->turned, s->keys, columns + key, size, s->weights + key * SIDE);
