@@ -422,12 +422,15 @@ typedef struct {
 /* The first bar is rarely above the answer: the mean logarithm of the weights, each as often as it weighs, is the entropy,
  * and that of their mean is the one of the squares' sum; the further apart these are, the wider the weights are spread.
  * Their bits are about their logarithms. */
-static Search new_search(const float *row, int64_t size, double entropy, float squares, int32_t *list) {
+ALWAYS_INLINE static void set_up(Search *search, const float *row, int64_t size, double entropy, float squares, int32_t *list) {
     const double octaves = entropy < 0 ? 0 : entropy > 43 ? 62 : entropy * 1.4426950408889634;
     int32_t bits;
     memcpy(&bits, &squares, sizeof bits);
-    const int32_t first = (int32_t)((127 - 1.5 * octaves - 0.25) * (1 << 23)) + (ONE_BITS - bits) / 2;
-    return (Search){.row = row, .size = size, .list = list, .first = first, .low = -1, .high = NOT_FINITE};
+    search->row = row, search->size = size, search->list = list;
+    search->first = (int32_t)((127 - 1.5 * octaves - 0.25) * (1 << 23)) + (ONE_BITS - bits) / 2;
+    search->low = -1, search->high = NOT_FINITE;
+    search->above = search->sure = 0;
+    search->mass = 0;
 }
 
 static void begin_facts(int64_t *facts) {

@@ -78,7 +78,7 @@ TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FL
 
 /* Replace scores by exp(score - their maximum); gives the sum and, unless ``product`` is
  * NULL, the sum of exponentials times their exponents. ``size`` is a multiple of LANES. */
-TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float *product) {
+TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float *product, const int64_t *ahead) {
     const FLOATS lowest = (FLOATS){0} - 104.0f; /* exp is 0 from here on */
     FLOATS most = *(FLOATS *)row, also = most, sums = (FLOATS){0}, products = (FLOATS){0};
     int64_t key = 0;
@@ -89,6 +89,7 @@ TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float
     if (key < size) most = MAXIMUM(most, *(FLOATS *)(row + key));
     const float largest = LARGEST(MAXIMUM(most, also));
     for (key = 0; key < size; key += LANES) {
+        if (ahead) fetch(ahead + key, LANES * sizeof *ahead);
         const FLOATS exponent = MAXIMUM(lowest, *(FLOATS *)(row + key) - largest);
         const FLOATS weights = NAMED(exponential)(exponent);
         *(FLOATS *)(row + key) = weights;
@@ -233,11 +234,14 @@ TARGET static inline __attribute__((always_inline)) void NAMED(keep_between)(Sea
     if (over) search->low = search->first + (over - 1) * step;
     if (under) search->high = search->first + (LANES - under) * step, search->mass = masses[LANES - under];
     search->sure = over + under == LANES;
-    const int64_t found = search->found;
-    INTS more = (INTS){0};
-    for (int64_t place = 0; place < found; place += LANES) more -= *(const INTS *)(search->list + place) > search->high;
-    search->above += TOTAL(more);
-    search->found = NAMED(collect_row)(search->list, (found + LANES - 1) / LANES * LANES, search->low, search->high, search->list);
+    const int64_t size = (search->found + LANES - 1) / LANES * LANES;
+    int64_t above = search->above;
+    float high;
+    memcpy(&high, &search->high, sizeof high);
+    for (int64_t place = 0; place < size; place += LANES)
+        above += COUNT_ABOVE(*(const FLOATS *)(search->list + place), (FLOATS){0} + high);
+    search->above = above;
+    search->found = NAMED(collect_row)(search->list, size, search->low, search->high, search->list);
 }
 
 /* Between which of the first bars the answer is. */
@@ -365,7 +369,7 @@ TARGET static void NAMED(describe)(const NAMED(Described) *all, int64_t *facts) 
         if (totals.most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = totals.most;
         if (totals.least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = totals.least;
         if (sum > HALF_FIXED)
-            searches[reached++] = new_search(row->weights, row->size, entropies[number], (float)((double)totals.squares / SCALE), row->list);
+            set_up(searches + reached++, row->weights, row->size, entropies[number], (float)((double)totals.squares / SCALE), row->list);
     }
     facts[REACHED_FACT] += reached;
     facts[MAJORITY_FACT] += NAMED(majorities)(searches, reached);
@@ -485,7 +489,7 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
     for (int64_t key = end; key < after; key++) row[key] = 0;
     const int described = counted && s->facts;
     float product = 0;
-    const float sum = NAMED(exponentiate)(row + begin, end - begin, described && !s->edited ? &product : NULL);
+    const float sum = NAMED(exponentiate)(row + begin, end - begin, described && !s->edited ? &product : NULL, sums ? sums + begin : NULL);
     int numbers = sum <= FLT_MAX;
     float factor = 1.0f / sum;
     if (s->edited) numbers = NAMED(edit_row)(p, head, row, begin, end, start, stop, &factor, numbers);

@@ -262,7 +262,8 @@ static int64_t majority_of(const RowParameters *p, RowScratch *s, const float *r
     float squares;
 #define SEARCH(path)                                                                                                   \
     const double entropy = entropy_##path(positive, rounded, &squares);                                               \
-    Search search = new_search(positive, rounded, entropy, squares, s->places);                                        \
+    Search search;                                                                                                     \
+    set_up(&search, positive, rounded, entropy, squares, s->places);                                                   \
     return majorities_##path(&search, 1)
 #ifdef __x86_64__
     if (p->path == AVX512) { SEARCH(avx512); }
