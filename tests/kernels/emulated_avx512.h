@@ -10,6 +10,8 @@
 typedef int32_t Lanes32 __attribute__((vector_size(64)));
 typedef int64_t Lanes64 __attribute__((vector_size(64)));
 typedef uint64_t Unsigned64 __attribute__((vector_size(64))); /* which may overflow */
+typedef uint32_t Unsigned32 __attribute__((vector_size(64)));
+typedef uint16_t Unsigned16 __attribute__((vector_size(64)));
 
 EMULATED __m512 emulated_set1_ps(float a) { return (__m512){0} + a; }
 EMULATED __m512d emulated_set1_pd(double a) { return (__m512d){0} + a; }
@@ -163,6 +165,28 @@ EMULATED __m512i emulated_maskz_loadu_epi64(__mmask8 mask, const void *from) {
 EMULATED void emulated_mask_storeu_epi64(void *into, __mmask8 mask, __m512i a) {
     EACH(8) if (mask >> lane & 1) ((int64_t *)into)[lane] = ((Lanes64)a)[lane];
 }
+EMULATED __m512i emulated_castps_si512(__m512 a) { return (__m512i)a; }
+EMULATED __m512i emulated_srli_epi32(__m512i a, unsigned bits) { return (__m512i)((Unsigned32)a >> bits); }
+EMULATED __m512i emulated_set1_epi16(int16_t a) { return (__m512i)((Unsigned16){0} + (uint16_t)a); }
+EMULATED __m512i emulated_min_epu16(__m512i a, __m512i b) {
+    Unsigned16 found;
+    EACH(32) found[lane] = ((Unsigned16)a)[lane] < ((Unsigned16)b)[lane] ? ((Unsigned16)a)[lane] : ((Unsigned16)b)[lane];
+    return (__m512i)found;
+}
+/* Each quarter has four lanes of the first and then four of the second. */
+EMULATED __m512i emulated_packus_epi32(__m512i a, __m512i b) {
+    Unsigned16 found;
+    EACH(32) {
+        const int32_t value = ((Lanes32)(lane & 4 ? b : a))[lane / 8 * 4 + lane % 4];
+        found[lane] = (uint16_t)(value < 0 ? 0 : value > 65535 ? 65535 : value);
+    }
+    return (__m512i)found;
+}
+EMULATED __mmask16 emulated_testn_epi32_mask(__m512i a, __m512i b) {
+    __mmask16 found = 0;
+    EACH(16) found |= (__mmask16)((((Lanes32)a)[lane] & ((Lanes32)b)[lane]) == 0) << lane;
+    return found;
+}
 EMULATED void emulated_storeu_si512(void *into, __m512i a) { memcpy(into, &a, sizeof a); }
 
 #undef COMPARED
@@ -212,4 +236,10 @@ EMULATED void emulated_storeu_si512(void *into, __m512i a) { memcpy(into, &a, si
 #define _mm512_maskz_loadu_ps emulated_maskz_loadu_ps
 #define _mm512_maskz_loadu_epi64 emulated_maskz_loadu_epi64
 #define _mm512_mask_storeu_epi64 emulated_mask_storeu_epi64
+#define _mm512_castps_si512 emulated_castps_si512
+#define _mm512_srli_epi32 emulated_srli_epi32
+#define _mm512_set1_epi16 emulated_set1_epi16
+#define _mm512_min_epu16 emulated_min_epu16
+#define _mm512_packus_epi32 emulated_packus_epi32
+#define _mm512_testn_epi32_mask emulated_testn_epi32_mask
 #define _mm512_storeu_si512 emulated_storeu_si512

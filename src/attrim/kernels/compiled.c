@@ -491,6 +491,11 @@ static inline float largest_portable(Floats_portable values) {
     for (int lane = 1; lane < 4; lane++) result = values[lane] > result ? values[lane] : result;
     return result;
 }
+/* What is not a number counts as 1. */
+static inline Shorts_portable bins_of_portable(Floats_portable weights) {
+    const Floats_portable one = (Floats_portable){0} + 1.0f;
+    return __builtin_convertvector((Ints_portable)choose_portable(weights < one, weights, one) >> SHIFT, Shorts_portable);
+}
 static inline float sum_portable(Floats_portable values) { return (values[0] + values[1]) + (values[2] + values[3]); }
 static inline Floats_portable values_of_portable(Ints_portable bits, const TableParameters *table) {
     Floats_portable values;
@@ -520,7 +525,8 @@ static inline int collect_portable(Ints_portable values, int32_t low, int32_t hi
 #define TIMES_POWER(value, shifted, power) times_power_portable(value, shifted)
 #define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
 #define COUNT_ZEROS(count, a) ((count) - ((Ints_portable)(a) == 0))
-#define NARROW(a) __builtin_convertvector(a, Shorts_portable)
+#define BINS_OF(a) bins_of_portable(a)
+#define PUT_BINS(into, a, b) *(Shorts_portable *)(into) = BINS_OF(a), *(Shorts_portable *)((into) + LANES) = BINS_OF(b)
 #define ADD(row, size, into) add_portable(row, size, into)
 #define COLLECT(values, low, high, into) collect_portable(values, low, high, into)
 #define ADD_ABOVE(sums, bits, bars) ((sums) + (Floats_portable)(((bits) > (bars)) & (bits)))
@@ -551,6 +557,9 @@ AVX2_TARGET static inline float largest_avx2(Floats_avx2 values) {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+AVX2_TARGET static inline Shorts_avx2 bins_of_avx2(Floats_avx2 weights) {
+    return __builtin_convertvector((Ints_avx2)_mm256_min_ps(weights, _mm256_set1_ps(1)) >> SHIFT, Shorts_avx2);
 }
 AVX2_TARGET static inline float sum_avx2(Floats_avx2 values) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
@@ -607,7 +616,8 @@ AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_
 #define TIMES_POWER(value, shifted, power) times_power_avx2(value, shifted)
 #define COUNT_BELOW(count, a, b) ((count) - ((a) < (b)))
 #define COUNT_ZEROS(count, a) ((count) - ((Ints_avx2)(a) == 0))
-#define NARROW(a) __builtin_convertvector(a, Shorts_avx2)
+#define BINS_OF(a) bins_of_avx2(a)
+#define PUT_BINS(into, a, b) *(Shorts_avx2 *)(into) = BINS_OF(a), *(Shorts_avx2 *)((into) + LANES) = BINS_OF(b)
 #define ADD(row, size, into) add_avx2(row, size, into)
 #define COLLECT(values, low, high, into) collect_avx2(values, low, high, into)
 #define ADD_ABOVE(sums, bits, bars) ((sums) + (Floats_avx2)(((bits) > (bars)) & (bits)))
@@ -627,6 +637,17 @@ AVX2_TARGET static inline int collect_avx2(Ints_avx2 values, int32_t low, int32_
 typedef float Floats_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t Ints_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t Shorts_avx512 __attribute__((vector_size(32), aligned(2), may_alias));
+AVX512_TARGET static inline Shorts_avx512 bins_of_avx512(Floats_avx512 weights) {
+    return (Shorts_avx512)_mm512_cvtepi32_epi16(
+        _mm512_srli_epi32(_mm512_castps_si512(_mm512_min_ps(weights, _mm512_set1_ps(1))), SHIFT));
+}
+/* Packing two vectors at once, which changes the order of their parts, is four times as fast as narrowing each. */
+AVX512_TARGET static inline void put_bins_avx512(uint16_t *into, Floats_avx512 first, Floats_avx512 second) {
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), SHIFT);
+    const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(second), SHIFT);
+    const __m512i bins = _mm512_packus_epi32(low, high); /* what is not a number has large bits */
+    _mm512_storeu_si512(into, _mm512_min_epu16(bins, _mm512_set1_epi16(RAW - 1)));
+}
 /* Scaling by a power of two is exact, and the conversion rounds half to even as stats/integers.py does. */
 AVX512_TARGET static void add_avx512(const float *restrict row, int64_t size, int64_t *restrict into) {
     const __m512 scale = _mm512_set1_ps((float)SCALE);
@@ -718,7 +739,8 @@ AVX512_TARGET static inline int collect_avx512(Ints_avx512 values, int32_t low, 
 #define COUNT_ZEROS(count, a)                                                                                          \
     (Ints_avx512)_mm512_mask_add_epi32((__m512i)(count), _mm512_testn_epi32_mask((__m512i)(a), (__m512i)(a)),          \
                                        (__m512i)(count), _mm512_set1_epi32(1))
-#define NARROW(a) (Shorts_avx512)_mm512_cvtepi32_epi16((__m512i)(a))
+#define BINS_OF(a) bins_of_avx512(a)
+#define PUT_BINS(into, a, b) put_bins_avx512(into, a, b)
 #define ADD(row, size, into) add_avx512(row, size, into)
 #define TOTALS(row, start, stop, into) totals_avx512((row) + (start), (stop) - (start), into)
 #define COLLECT(values, low, high, into) collect_avx512(values, low, high, into)

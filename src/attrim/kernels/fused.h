@@ -9,7 +9,8 @@
  * where bits are not below the edge and b elsewhere, VALUES_OF(bits, table), the values of a codebook, COLLECT(bits, low,
  * high, into), which writes a vector that begins with the bits above low and not above high and gives how many they are,
  * ADD_ABOVE(sums, bits, bars), which adds the floats that are above the bars, and COUNT_ABOVE(a, b), the number of lanes in
- * which a is above b. TOTALS(row, start, stop, into) is optional. sparse.h undefines them. */
+ * which a is above b. BINS_OF(weights) are their raw bins as Shorts,
+ * PUT_BINS(into, a, b) writes those of two vectors. TOTALS(row, start, stop, into) is optional. sparse.h undefines them. */
 
 enum { NAMED(BLOCK) = 2 * ROWS };
 #define BLOCK NAMED(BLOCK)
@@ -105,18 +106,27 @@ TARGET static void NAMED(scale)(float *restrict row, int64_t size, float factor)
     for (int64_t key = 0; key < size; key += LANES) *(FLOATS *)(row + key) *= factor;
 }
 
-/* The same, and say the raw bin of every weight; how many are below ``uniform``, and how many are 0, is added to two sums. */
+/* The same for a vector; how many weights are below the bar, and how many are 0, is added to two sums. */
+TARGET static inline __attribute__((always_inline)) FLOATS NAMED(scale_vector)(float *from, float factor, FLOATS bar, INTS *below,
+                                                                                INTS *zeros) {
+    const FLOATS weights = *(FLOATS *)from * factor;
+    *(FLOATS *)from = weights;
+    *below = COUNT_BELOW(*below, weights, bar);
+    *zeros = COUNT_ZEROS(*zeros, weights);
+    return weights;
+}
+
+/* The same for a row, and list the raw bins of its weights, in any order. */
 TARGET static void NAMED(scale_and_sort)(float *restrict row, int64_t size, float factor, float uniform,
                                          uint16_t *restrict bins, INTS *below, INTS *zeros) {
-    const FLOATS one = (FLOATS){0} + 1.0f, bar = (FLOATS){0} + uniform;
+    const FLOATS bar = (FLOATS){0} + uniform;
     INTS small = *below, none = *zeros;
-    for (int64_t key = 0; key < size; key += LANES) {
-        const FLOATS weights = *(FLOATS *)(row + key) * factor;
-        *(FLOATS *)(row + key) = weights;
-        small = COUNT_BELOW(small, weights, bar);
-        none = COUNT_ZEROS(none, weights);
-        *(SHORTS *)(bins + key) = NARROW((INTS)MINIMUM(weights, one) >> SHIFT);
+    int64_t key = 0;
+    for (; key + 2 * LANES <= size; key += 2 * LANES) {
+        const FLOATS weights = NAMED(scale_vector)(row + key, factor, bar, &small, &none);
+        PUT_BINS(bins + key, weights, NAMED(scale_vector)(row + key + LANES, factor, bar, &small, &none));
     }
+    if (key < size) *(SHORTS *)(bins + key) = BINS_OF(NAMED(scale_vector)(row + key, factor, bar, &small, &none));
     *below = small, *zeros = none;
 }
 
@@ -167,16 +177,6 @@ TARGET static inline __attribute__((always_inline)) FLOATS NAMED(masses_above)(c
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/* Put the bits that are above ``low`` and not above ``high`` into the list, and zeros behind them; gives how many they are.
- * They may come from the list itself. ``size`` is a multiple of LANES. */
-TARGET static inline __attribute__((always_inline)) int64_t NAMED(collect_row)(const int32_t *from, int64_t size, int32_t low,
-                                                                                int32_t high, int32_t *list) {
-    int64_t found = 0;
-    for (int64_t key = 0; key < size; key += LANES) found += COLLECT(*(const INTS *)(from + key), low, high, list + found);
-    *(INTS *)(list + found) = (INTS){0};
-    return found;
-}
-
 /* The least and the largest bits of weights. */
 TARGET static void NAMED(extremes)(const float *row, int64_t size, int32_t *least, int32_t *most) {
     float small = row[0], large = row[0];
@@ -222,9 +222,13 @@ TARGET static int64_t NAMED(finish_majority)(const Search *search) {
 
 /* List the weights of a row that are above a bar. */
 TARGET static inline __attribute__((always_inline)) void NAMED(begin_search)(Search *search, int32_t first) {
-    search->first = first;
-    search->found = NAMED(collect_row)((const int32_t *)search->row, search->size, first, NOT_FINITE, search->list);
-    search->unsure = (float)(search->found + 64) * 0x1p-25f; /* every fourth weight is added to the same float */
+    const int32_t *bits = (const int32_t *)search->row;
+    int64_t found = 0;
+    for (int64_t key = 0; key < search->size; key += LANES)
+        found += COLLECT(*(const INTS *)(bits + key), first, NOT_FINITE, search->list + found);
+    *(INTS *)(search->list + found) = (INTS){0};
+    search->first = first, search->found = found;
+    search->unsure = (float)(found + 64) * 0x1p-25f; /* every fourth weight is added to the same float */
 }
 
 /* Keep what is between two neighbouring bars of one in each lane; ``masses`` are above them. */
@@ -234,14 +238,17 @@ TARGET static inline __attribute__((always_inline)) void NAMED(keep_between)(Sea
     if (over) search->low = search->first + (over - 1) * step;
     if (under) search->high = search->first + (LANES - under) * step, search->mass = masses[LANES - under];
     search->sure = over + under == LANES;
-    const int64_t size = (search->found + LANES - 1) / LANES * LANES;
-    int64_t above = search->above;
-    float high;
-    memcpy(&high, &search->high, sizeof high);
-    for (int64_t place = 0; place < size; place += LANES)
-        above += COUNT_ABOVE(*(const FLOATS *)(search->list + place), (FLOATS){0} + high);
-    search->above = above;
-    search->found = NAMED(collect_row)(search->list, size, search->low, search->high, search->list);
+    const int32_t low = search->low, high = search->high;
+    float bar;
+    memcpy(&bar, &high, sizeof bar);
+    int64_t kept = 0, above = search->above;
+    for (int64_t place = 0; place < search->found; place += LANES) {
+        const INTS bits = *(const INTS *)(search->list + place);
+        above += COUNT_ABOVE((FLOATS)bits, (FLOATS){0} + bar);
+        kept += COLLECT(bits, low, high, search->list + kept);
+    }
+    *(INTS *)(search->list + kept) = (INTS){0};
+    search->found = kept, search->above = above;
 }
 
 /* Between which of the first bars the answer is. */

@@ -215,7 +215,8 @@ TARGET static void NAMED(attend_sparse)(const SparseParameters *p) {
 #undef WITH_OUTPUTS
 #undef COUNT_BELOW
 #undef COUNT_ZEROS
-#undef NARROW
+#undef BINS_OF
+#undef PUT_BINS
 #undef ADD
 #undef TOTALS
 #undef COLLECT
