@@ -12,10 +12,10 @@ import transformers
 from transformers import BertConfig
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
-from attrim.attention import masks
+from attrim.attention import interface, masks
 from attrim.attention.context import attach
 from attrim.attention.interface import make_mask
-from attrim.attention.masks import MaskFacts, note_offsets
+from attrim.attention.masks import MaskFacts, note
 from attrim.stats.mean import Mean
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def padding_mask(boolean: bool) -> torch.Tensor:
 @pytest.mark.parametrize("boolean", [True, False])
 def test_facts_are_computed_once_and_forgotten_with_the_mask(boolean: bool) -> None:
     mask = padding_mask(boolean)
-    note_offsets(mask, 0, 0)
+    note(mask, 0, 0)
     facts = MaskFacts.of(mask, (3, 3), CPU)
     assert MaskFacts.of(mask, (3, 3), CPU) is facts
     assert facts.real.tolist() == [[True, True, True], [False, True, True]]
@@ -120,6 +120,7 @@ def test_masks_that_are_kept_are_those_of_transformers(
     assert torch.equal(first, expected)
     assert first.shape == expected.shape
     facts = MaskFacts.of(second, (queries, keys), CPU)
+    assert_read_as(facts, expected)
     assert facts.offsets == (first_query, first_key)
     assert (facts.padding is None) == (padding == "none")
     assert not facts.allowed.is_inference()
@@ -132,12 +133,40 @@ def test_masks_that_are_kept_are_those_of_transformers(
         assert (queries, first_query) != (keys, 0)
 
 
-def test_a_kept_mask_that_a_model_changed_is_not_used_again() -> None:
-    arguments: dict[str, Any] = {
-        "batch_size": 1, "q_length": 6, "kv_length": 6, "mask_function": causal_mask_function, "device": CPU,
-        "config": BertConfig(attn_implementation="sdpa"),
+def assert_read_as(facts: MaskFacts, mask: torch.Tensor) -> None:
+    """What a mask's function knows about it is what its cells say."""
+    read = MaskFacts.of(mask.clone(), (mask.shape[-2], mask.shape[-1]), CPU)
+    assert torch.equal(facts.real.expand(len(mask), -1), read.real.expand(len(mask), -1))
+    assert (facts.edges is None) == (read.edges is None)
+    if facts.edges is not None and read.edges is not None:
+        for known, own in zip(facts.edges.of_batch(len(mask)), read.edges.of_batch(len(mask)), strict=True):
+            assert torch.equal(known, own)
+        assert facts.structure == read.structure
+        assert facts.edges.ahead == read.edges.ahead
+
+
+def causal_text(length: int) -> dict[str, Any]:
+    config = BertConfig(attn_implementation="sdpa")
+    return {
+        "batch_size": 2, "q_length": length, "kv_length": length, "mask_function": causal_mask_function, "device": CPU,
+        "config": config,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [6, interface.MOST_CAUSAL + 7])
+def test_a_mask_that_a_model_changed_is_not_used_again_and_is_read_as_it_is(length: int) -> None:
+    arguments = causal_text(length)
     first = make_mask(**arguments)
     expected = first.clone()
+    assert_read_as(MaskFacts.of(first, (length, length), CPU), expected)
     first[:, :, 3] = False
+    assert_read_as(MaskFacts.of(first, (length, length), CPU), first)
+    first[:, :, :, 0] = False
+    assert_read_as(MaskFacts.of(first, (length, length), CPU), first)
     assert torch.equal(make_mask(**arguments), expected)
+
+
+def test_only_short_causal_masks_are_kept() -> None:
+    short, long = causal_text(interface.MOST_CAUSAL), causal_text(interface.MOST_CAUSAL + 1)
+    assert make_mask(**short) is make_mask(**short)
+    assert make_mask(**long) is not make_mask(**long)

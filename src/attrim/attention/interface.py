@@ -20,9 +20,10 @@ from ..core.plan import Plan, Softmax
 from ..core.tracing import is_symbolic
 from ..errors import SiteError
 from ..kernels import attend as kernel
+from ..kernels.blocks import causal_edges
 from . import dropping
 from .install import NAME, before
-from .masks import MaskFacts, allowed_by, note_offsets, only_forbids
+from .masks import MaskFacts, allowed_by, note, only_forbids
 from .masks import additive as as_additive
 from .recorder import current_recorder
 from .session import Firing, changed_heads, repeated
@@ -111,7 +112,7 @@ def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Ten
         made = make(q_offset=q_offset, kv_offset=kv_offset, **arguments)
         assert made is not None  # it is skipped only where that is allowed
         mask = made.expand(-1, -1, queries, -1)
-    note_offsets(mask, q_offset, kv_offset, arguments.get("attention_mask"))
+    note(mask, q_offset, kv_offset, arguments.get("attention_mask"))
     return mask
 
 
@@ -134,13 +135,15 @@ def _plain_mask(q_offset: Any, kv_offset: Any, arguments: dict[str, Any]) -> Ten
     single = queries == 1 and q_offset + 1 == kv_offset + keys
     if function is bidirectional_mask_function or (function is causal_mask_function and single):
         causal = False
-    elif function is causal_mask_function and queries == keys and q_offset == kv_offset and keys <= MOST_CAUSAL:
+    elif function is causal_mask_function and queries == keys and q_offset == kv_offset:
         causal = True
     else:
         return None
     if padding is not None and (padding.ndim != 2 or padding.shape[-1] < kv_offset + keys or not bool(padding.all())):
         return None
     length = None if padding is None else padding.shape[-1]
+    if causal and keys > MOST_CAUSAL:
+        return _known_mask.__wrapped__(*sizes, causal, length, device)
     found = _known_mask(*sizes, causal, length, device)
     # A model that writes into its mask must not change that of later passes.
     return found if found._version == 0 else _known_mask.__wrapped__(*sizes, causal, length, device)
@@ -168,10 +171,12 @@ def _known_mask(
 ) -> Tensor:
     """See :func:`_plain_mask`; ``length`` is that of the padding mask, where there is one."""
     one = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
-    mask = one.expand(1, 1, queries, keys).tril() if causal else one
-    mask = mask.expand(batch, 1, queries, keys)
+    # Of a long text, the mask is as large as the activations; a tensor of its own counts its versions from 0.
+    cells = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device).tril_().data if causal else one
+    mask = cells.expand(batch, 1, queries, keys)
     padding = None if length is None else one[0, 0].expand(batch, length)
-    note_offsets(mask, q_offset, kv_offset, padding)
+    edges = causal_edges(queries, mask.device) if causal else None
+    note(mask, q_offset, kv_offset, padding, edges)
     return mask
 
 

@@ -6,6 +6,7 @@ import functools
 from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +27,23 @@ token_slots: ContextVar[Tensor | None] = ContextVar("attrim_token_slots", defaul
 
 # Both forget a mask when the mask itself is freed, which is usually the end of the forward pass.
 _facts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> (how it was read, MaskFacts)
-_offsets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> slots of first query and key, padding (or None)
+_noted: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> what its function knows about it
 _patterns: deque[Tensor] = deque(maxlen=8)  # patterns seen before, so that equal ones are the same tensor
+
+
+class Noted(NamedTuple):
+    """What a mask function knows about a mask that it made.
+
+    Attributes
+    ----------
+    offsets : the slots of the first query and of the first key.
+    padding : bool ``[B, L]``, the tokens that are real, from the first slot on; None where nothing was said.
+    edges : the span of keys of every query, where each query sees itself and the keys before it, which are all real.
+    """
+
+    offsets: tuple[int, int]
+    padding: Tensor | None
+    edges: Edges | None
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,7 @@ class MaskFacts:
     offsets : slots of the first query and of the first key where the mask function knows them.
     padding : bool ``[B, L]``, which tokens are real from the first slot on, where the mask function knows it. Keys that
         a cache dropped are among them.
+    edges : see :class:`Noted`.
     padding_sees_itself : see :class:`~attrim.attention.architectures.Facts`.
     """
 
@@ -65,11 +82,13 @@ class MaskFacts:
         *,
         offsets: tuple[int, int] | None = None,
         padding: Tensor | None = None,
+        edges: Edges | None = None,
         padding_sees_itself: bool = False,
     ) -> None:
         self.allowed = allowed
         self.offsets = offsets
         self.padding = padding
+        self._known_edges = edges
         self.padding_sees_itself = padding_sees_itself
         self._additive: dict[torch.dtype, Tensor] = {}
 
@@ -108,8 +127,10 @@ class MaskFacts:
             allowed = allowed_by(mask.bool() if one_is_real else mask, shape, device, copied=keeps and not noted)
         if known is not None and known[0] == reading and torch.equal(known[1].allowed, allowed):
             return known[1]
-        offsets, padding = _offsets.get(mask, (None, None))
-        facts = cls(allowed, offsets=offsets, padding=padding, padding_sees_itself=padding_sees_itself)
+        offsets, padding, edges = _noted.get(mask, (None, None, None))
+        if version_of(mask) > 0:  # a model wrote into it
+            edges = None
+        facts = cls(allowed, offsets=offsets, padding=padding, edges=edges, padding_sees_itself=padding_sees_itself)
         if keeps:
             _facts[mask] = reading, facts
         return facts
@@ -121,6 +142,8 @@ class MaskFacts:
     @torch.inference_mode(False)
     def real(self) -> Tensor:
         """Bool ``[B|1, K]``: the keys that some query may attend to."""
+        if self._known_edges is not None:
+            return _all_real(self.allowed.shape[-1], self.allowed.device)
         seen = self.allowed
         queries, keys = seen.shape[-2:]
         if not (self.padding_sees_itself and queries == keys and keys > 1):
@@ -141,7 +164,7 @@ class MaskFacts:
     @torch.inference_mode(False)
     def edges(self) -> Edges | None:
         """The span of keys of every query, for the compiled pass."""
-        return find_edges(self.allowed)
+        return self._known_edges or find_edges(self.allowed)
 
     @functools.cached_property
     def structure(self) -> Structure | None:
@@ -182,22 +205,23 @@ class MaskFacts:
 
 
 @torch.inference_mode(False)
-def note_offsets(mask: Tensor, query: int, key: int, padding: Tensor | None = None) -> None:
+def note(mask: Tensor, query: int, key: int, padding: Tensor | None = None, edges: Edges | None = None) -> None:
     """Keep what a mask function knows about a mask that it made.
 
     Parameters
     ----------
     query, key : the slots of the first query and the first key.
     padding : ``[B, L]``, not 0 for the tokens that are real, from the first slot on; None where nothing was said.
+    edges : see :class:`Noted`.
     """
     # A copy, because a user may change the one that was passed.
     kept = None if padding is None or padding.ndim != 2 else padding.detach().ne(0)
-    _offsets[mask] = (int(query), int(key)), kept
+    _noted[mask] = Noted((int(query), int(key)), kept, edges)
 
 
 def is_noted(mask: Tensor) -> bool:
     """Whether a mask was made by a mask function, of a model's structure and its padding, and not by the user."""
-    return mask in _offsets
+    return mask in _noted
 
 
 def only_forbids(mask: Tensor | None) -> bool:

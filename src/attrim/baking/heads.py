@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..attention import interface
 from ..attention.architectures import Facts
-from ..attention.masks import Factors, MaskFacts, Stream, make_call, note_offsets
+from ..attention.masks import Factors, MaskFacts, Stream, make_call, note
 from ..attention.session import Session, active_sessions
 from ..core.call import Call
 from ..core.site import Site
@@ -199,7 +199,7 @@ def _sdpa_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Te
     arguments["allow_is_causal_skip"] = implied and arguments.get("allow_is_causal_skip", True)
     mask = sdpa_mask(q_offset=q_offset, kv_offset=kv_offset, **arguments)
     if mask is not None:
-        note_offsets(mask, q_offset, kv_offset, arguments.get("attention_mask"))
+        note(mask, q_offset, kv_offset, arguments.get("attention_mask"))
     return mask
 
 
