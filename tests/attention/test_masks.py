@@ -148,7 +148,7 @@ def assert_read_as(facts: MaskFacts, mask: torch.Tensor) -> None:
 def causal_text(length: int) -> dict[str, Any]:
     config = BertConfig(attn_implementation="sdpa")
     return {
-        "batch_size": 2, "q_length": length, "kv_length": length, "mask_function": causal_mask_function, "device": CPU,
+        "batch_size": 1, "q_length": length, "kv_length": length, "mask_function": causal_mask_function, "device": CPU,
         "config": config,
     }  # fmt: skip
 
