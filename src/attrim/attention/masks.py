@@ -31,7 +31,7 @@ _noted: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # mask -> what its 
 _patterns: deque[Tensor] = deque(maxlen=8)  # patterns seen before, so that equal ones are the same tensor
 
 
-class Noted(NamedTuple):
+class KnownMask(NamedTuple):
     """What a mask function knows about a mask that it made.
 
     Attributes
@@ -72,7 +72,7 @@ class MaskFacts:
     offsets : slots of the first query and of the first key where the mask function knows them.
     padding : bool ``[B, L]``, which tokens are real from the first slot on, where the mask function knows it. Keys that
         a cache dropped are among them.
-    edges : see :class:`Noted`.
+    edges : see :class:`KnownMask`.
     padding_sees_itself : see :class:`~attrim.attention.architectures.Facts`.
     """
 
@@ -212,11 +212,11 @@ def note(mask: Tensor, query: int, key: int, padding: Tensor | None = None, edge
     ----------
     query, key : the slots of the first query and the first key.
     padding : ``[B, L]``, not 0 for the tokens that are real, from the first slot on; None where nothing was said.
-    edges : see :class:`Noted`.
+    edges : see :class:`KnownMask`.
     """
     # A copy, because a user may change the one that was passed.
     kept = None if padding is None or padding.ndim != 2 else padding.detach().ne(0)
-    _noted[mask] = Noted((int(query), int(key)), kept, edges)
+    _noted[mask] = KnownMask((int(query), int(key)), kept, edges)
 
 
 def is_noted(mask: Tensor) -> bool:
