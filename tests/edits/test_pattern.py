@@ -430,6 +430,14 @@ def test_facts_are_said() -> None:
     )
 
 
+def test_the_note_says_beyond_which_length_everything_is_kept() -> None:
+    values = torch.rand(1, 6, 6)
+    assert "beyond" not in SparsePattern(values, 0.5).note()
+    values[:, 4:] = values[:, :, 4:] = -1.0
+    assert SparsePattern(values, 0.5).note().endswith("texts up to 4 tokens, and every cell beyond these is kept")
+    assert "beyond" not in SparsePattern(values, 0.5, unseen="prune").note()
+
+
 def test_a_pattern_is_saved_as_its_mask() -> None:
     pattern = SparsePattern(TWO, 0.5, unseen="offset", empty="strongest")
     saved = pattern.to_save()

@@ -144,8 +144,10 @@ def test_an_unwritable_place_is_one_sentence(tmp_path) -> None:
 
 
 def test_missing(tmp_path) -> None:
-    with pytest.raises(ArtefactError, match=r"edits\.json is missing"):
+    with pytest.raises(ArtefactError, match="there is no such folder"):
         load_edits(tmp_path / "nowhere")
+    with pytest.raises(ArtefactError, match=r"edits\.json is missing"):
+        load_edits(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, -1])

@@ -53,6 +53,7 @@ class Map:
         """The model itself."""
         return self.root_reference()
 
+    @torch.compiler.disable
     def fits(self, model: nn.Module) -> bool:
         """Whether the model still consists of the modules that it had in the dry run."""
         # A baked model asks in every pass.

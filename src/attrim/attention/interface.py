@@ -92,11 +92,19 @@ def switchable(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
+@torch.compiler.disable
+def _apart(function: Callable[..., Any], *given: Any, **arguments: Any) -> Any:
+    """What a function gives that ``torch.compile`` cannot look into, for it asks for sessions and runs kernels."""
+    return function(*given, **arguments)
+
+
 def make_mask(*, q_offset: Any = 0, kv_offset: Any = 0, **arguments: Any) -> Tensor:
     """The mask of stock attention (boolean for SDPA, else additive), never skipped, with a cache's offsets noted.
 
     Without a mask function under our name transformers would pass no mask at all, and causality would be lost.
     """
+    if torch.compiler.is_dynamo_compiling():
+        return _apart(make_mask, q_offset=q_offset, kv_offset=kv_offset, **arguments)
     config, queries = arguments.get("config"), arguments["q_length"]
     fused = config is not None and before(config) in SDPA
     known = _plain_mask(q_offset, kv_offset, arguments) if fused else None
@@ -184,6 +192,8 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> Attended:
     """The attention function that models on the interface route call."""
+    if torch.compiler.is_dynamo_compiling():
+        return _apart(attend, module, query, key, value, attention_mask, **arguments)
     find = _answer.get()
     if find is None:
         again = repeated(module, query, key, value, attention_mask, arguments)

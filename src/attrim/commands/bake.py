@@ -138,7 +138,7 @@ class Bake(Command, Source):
         known = [site for site in heads if site.gain is not None]
         if known:
             gain = sum(site.dense_seconds or 0.0 for site in known) / sum(site.seconds or 0.0 for site in known)
-            notes.append(f"The attention of these heads should be {gain:.2f} x as fast as dense on this machine.")
+            notes.append(f"Attention at the sites above should be {gain:.2f} x as fast as dense on this machine.")
             notes += filter(None, [source()])
         if not any(site.sparse for site in heads):
             notes.append(

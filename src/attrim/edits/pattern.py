@@ -157,9 +157,17 @@ class SparsePattern(Edit):
         self.mask.check(sites)
 
     def note(self) -> str:
-        """How sparse all sites are together, and what is kept of the attention of other texts."""
+        """How sparse all sites are together, and what is kept of the attention of other texts and of longer ones."""
         held_out = "" if self.others is None else f", of other texts {self.kept_mass(self.others):.1%}"
-        return f"{self.total}{held_out}"
+        longest, cells = self.total.length, self.mask.cells
+        assert isinstance(cells, Mapping)  # one for each site
+        size = max(max(tensor.shape[1:]) for tensor in cells.values())
+        beyond = (
+            ""
+            if self.unseen != "keep" or longest is None or longest >= size
+            else (f"; the averages are of texts up to {longest} tokens, and every cell beyond these is kept")
+        )
+        return f"{self.total}{held_out}{beyond}"
 
     def kept_mass(self, averages: Mean) -> float:
         """The share of average attention, such as that of other texts, on cells that are kept."""

@@ -74,7 +74,8 @@ def check_matrices(values: object, what: str, boolean: bool) -> None:
             raise ParameterError(f"The {what} for {name} must be a tensor [H, N, M], not {type(tensor).__name__}.")
         if tensor.ndim != 3 or 0 in tensor.shape:
             raise ShapeError(
-                f"The {what} for {name} must have the shape [H, N, M] or [1, N, M], not {list(tensor.shape)}."
+                f"The {what} for {name} must have the shape [H, N, M] or [1, N, M] with no axis of 0, not "
+                f"{list(tensor.shape)}."
             )
         if boolean and tensor.dtype is not torch.bool:
             raise ParameterError(

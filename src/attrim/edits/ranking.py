@@ -29,6 +29,7 @@ class PatternFacts:
     tile : side of the tiles that a block-sparse kernel would compute or skip.
     tiles, empty_tiles : the tiles that have such cells, and how many of them lose all.
     tile_keys : the keys of such a tile where it is not square; ``tile`` are its queries then.
+    length : the positions of the longest text.
     """
 
     nominal: float | None
@@ -42,6 +43,7 @@ class PatternFacts:
     tiles: int
     empty_tiles: int
     tile_keys: int | None = None
+    length: int | None = None
 
     @property
     def effective(self) -> float:
@@ -61,7 +63,8 @@ class PatternFacts:
     def __add__(self, other: PatternFacts) -> PatternFacts:
         counts = ("cells", "removed", "lost_mass", "mass", "rows", "empty_rows", "tiles", "empty_tiles")
         total = {name: getattr(self, name) + getattr(other, name) for name in counts}
-        return PatternFacts(nominal=self.nominal, tile=self.tile, tile_keys=self.tile_keys, **total)
+        length = max(self.length or 0, other.length or 0) or None
+        return PatternFacts(nominal=self.nominal, tile=self.tile, tile_keys=self.tile_keys, length=length, **total)
 
     def __str__(self) -> str:
         nominal = "" if self.nominal is None else f"nominal {self.nominal:.1%}, "
@@ -133,6 +136,7 @@ class Grid:
             tile_keys=None if isinstance(tile, int) else tile[1],
             tiles=int(tiles.sum()),
             empty_tiles=int((tiles & ~tiles_of(kept, tile)).sum()),
+            length=max(int(axis.sum()) for axis in (known.any(0).any(0), known.any(0).any(1))),
         )
 
     def with_unseen(self, removed: Tensor, unseen: str | Tensor, tile: Sides | None) -> Tensor:

@@ -95,8 +95,9 @@ class Artefact:
         try:
             index = parse_json(read_bytes(path))
         except FileNotFoundError:
+            missing = f"{self.index} is missing" if Path(folder).is_dir() else "there is no such folder"
             raise MissingFile(
-                f"There are no saved {self.said} in {str(folder)!r}: {self.index} is missing; give {self.source}."
+                f"There are no saved {self.said} in {str(folder)!r}: {missing}; give {self.source}."
             ) from None
         except (OSError, Unreadable) as error:
             raise self.damaged(folder, in_words(error)) from error
