@@ -160,8 +160,8 @@ class SparsePattern(Edit):
         """How sparse all sites are together, and what is kept of the attention of other texts and of longer ones."""
         held_out = "" if self.others is None else f", of other texts {self.kept_mass(self.others):.1%}"
         longest, cells = self.total.length, self.mask.cells
-        assert isinstance(cells, Mapping)  # one for each site
-        size = max(max(tensor.shape[1:]) for tensor in cells.values())
+        assert not isinstance(cells, Mask)
+        size = max(max(tensor.shape[1:]) for tensor in (cells.values() if isinstance(cells, Mapping) else [cells]))
         beyond = (
             ""
             if self.unseen != "keep" or longest is None or longest >= size
