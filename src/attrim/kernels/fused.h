@@ -9,8 +9,11 @@
  * where bits are not below the edge and b elsewhere, VALUES_OF(bits, table), the values of a codebook, COLLECT(bits, low,
  * high, into), which writes a vector that begins with the bits above low and not above high and gives how many they are,
  * ADD_ABOVE(sums, bits, bars), which adds the floats that are above the bars, and COUNT_ABOVE(a, b), the number of lanes in
- * which a is above b. BINS_OF(weights) are their raw bins as Shorts,
- * PUT_BINS(into, a, b) writes those of two vectors. TOTALS(row, start, stop, into) is optional. sparse.h undefines them. */
+ * which a is above b, COUNT_BELOW(counts, a, b) and COUNT_ZEROS(counts, a), which add 1 to the lanes in which a is below b
+ * or all its bits are 0, BINS_OF(weights), their raw bins as Shorts, and PUT_BINS(into, a, b), which writes those of two
+ * vectors in any order. WITH_SCORES and WITH_OUTPUTS bins are counted with every row of keys and of values, so many that
+ * both together count all and the arithmetic units do not wait. TOTALS(row, start, stop, into) is optional. sparse.h
+ * undefines them. */
 
 enum { NAMED(BLOCK) = 2 * ROWS };
 #define BLOCK NAMED(BLOCK)
@@ -77,8 +80,9 @@ TARGET static inline __attribute__((always_inline)) FLOATS NAMED(exponential)(FL
     return TIMES_POWER(result, shifted, power);
 }
 
-/* Replace scores by exp(score - their maximum); gives the sum and, unless ``product`` is
- * NULL, the sum of exponentials times their exponents. ``size`` is a multiple of LANES. */
+/* Replace scores by exp(score - their maximum); gives the sum and, unless ``product`` is NULL, the sum of exponentials
+ * times their exponents. Meanwhile the sums by cell that begin at ``ahead``, unless it is NULL, come nearer to the core.
+ * ``size`` is a multiple of LANES. */
 TARGET static float NAMED(exponentiate)(float *restrict row, int64_t size, float *product, const int64_t *ahead) {
     const FLOATS lowest = (FLOATS){0} - 104.0f; /* exp is 0 from here on */
     FLOATS most = *(FLOATS *)row, also = most, sums = (FLOATS){0}, products = (FLOATS){0};
@@ -107,8 +111,8 @@ TARGET static void NAMED(scale)(float *restrict row, int64_t size, float factor)
 }
 
 /* The same for a vector; how many weights are below the bar, and how many are 0, is added to two sums. */
-TARGET static inline __attribute__((always_inline)) FLOATS NAMED(scale_vector)(float *from, float factor, FLOATS bar, INTS *below,
-                                                                                INTS *zeros) {
+TARGET static inline __attribute__((always_inline)) FLOATS NAMED(scale_vector)(float *from, float factor, FLOATS bar,
+                                                                                INTS *below, INTS *zeros) {
     const FLOATS weights = *(FLOATS *)from * factor;
     *(FLOATS *)from = weights;
     *below = COUNT_BELOW(*below, weights, bar);
@@ -361,7 +365,7 @@ TARGET static void NAMED(describe)(const NAMED(Described) *all, int64_t *facts) 
     double entropies[ROWS]; /* -sum(w ln w), where w = exp(x) / sum */
     Search searches[ROWS];
     int64_t reached = 0;
-    UNROLL(8) for (int row = 0; row < ROWS; row++) entropies[row] = logarithm(all->sums[row]) - all->products[row] / all->sums[row];
+    EACH_ROW entropies[row] = logarithm(all->sums[row]) - all->products[row] / all->sums[row];
     for (int64_t number = 0; number < all->count; number++) {
         const DescribedRow *row = all->rows + number;
         const Totals totals = row->totals;
@@ -375,8 +379,9 @@ TARGET static void NAMED(describe)(const NAMED(Described) *all, int64_t *facts) 
         if (error > facts[LARGEST_ERROR_FACT]) facts[LARGEST_ERROR_FACT] = error;
         if (totals.most > facts[MAXIMUM_FACT]) facts[MAXIMUM_FACT] = totals.most;
         if (totals.least < facts[MINIMUM_FACT]) facts[MINIMUM_FACT] = totals.least;
-        if (sum > HALF_FIXED)
-            set_up(searches + reached++, row->weights, row->size, entropies[number], (float)((double)totals.squares / SCALE), row->list);
+        if (sum <= HALF_FIXED) continue;
+        const float squares = (float)((double)totals.squares / SCALE);
+        set_up(searches + reached++, row->weights, row->size, entropies[number], squares, row->list);
     }
     facts[REACHED_FACT] += reached;
     facts[MAJORITY_FACT] += NAMED(majorities)(searches, reached);
@@ -450,7 +455,8 @@ typedef struct {
 } NAMED(Scratch);
 #define SCRATCH NAMED(Scratch)
 
-/* The scores of a block of queries with the keys from ``first`` to ``after``; meanwhile bins of the block before are counted. */
+/* The scores of a block of queries with the keys from ``first`` to ``after``. Meanwhile bins of the block before are
+ * counted. */
 TARGET static void NAMED(score)(const AttendParameters *p, SCRATCH *s, int64_t rows, int64_t first, int64_t after) {
     const int64_t panel = WIDE * LANES;
     for (int64_t begin = first / panel * panel; begin < after; begin += panel) {
@@ -496,7 +502,8 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
     for (int64_t key = end; key < after; key++) row[key] = 0;
     const int described = counted && s->facts;
     float product = 0;
-    const float sum = NAMED(exponentiate)(row + begin, end - begin, described && !s->edited ? &product : NULL, sums ? sums + begin : NULL);
+    const float sum = NAMED(exponentiate)(row + begin, end - begin, described && !s->edited ? &product : NULL,
+                                          sums ? sums + begin : NULL);
     int numbers = sum <= FLT_MAX;
     float factor = 1.0f / sum;
     if (s->edited) numbers = NAMED(edit_row)(p, head, row, begin, end, start, stop, &factor, numbers);
@@ -510,8 +517,9 @@ TARGET static int NAMED(weigh)(const AttendParameters *p, SCRATCH *s, int64_t he
     if (described && numbers) {
         NAMED(Described) *all = &s->described;
         const int64_t number = all->count++;
-        all->rows[number] = (DescribedRow){.weights = row + begin, .size = end - begin, .cells = size, .list = s->lists + number * s->step,
-                                           .totals = TOTALS(row, start, stop, sums ? sums + start : NULL)};
+        all->rows[number] = (DescribedRow){.weights = row + begin, .size = end - begin, .cells = size,
+                                           .totals = TOTALS(row, start, stop, sums ? sums + start : NULL),
+                                           .list = s->lists + number * s->step};
         all->sums[number] = s->edited ? 1 : sum;
         all->products[number] = s->edited ? -NAMED(entropy)(row + begin, end - begin, NULL) : product;
     } else if (sums) ADD(row + start, size, sums + start);
@@ -525,7 +533,8 @@ TARGET static void NAMED(mix)(const AttendParameters *p, SCRATCH *s, const float
     for (int64_t begin = 0; begin < p->value_size && first < after; begin += s->panel) {
         const int64_t rest = (p->value_size - begin + LANES - 1) / LANES, wide = rest < most ? rest : most;
         const float *values = s->values + begin * p->keys + first * s->panel;
-        NAMED(tile)(wide, WITH_OUTPUTS, weights + first, s->step, values, s->panel, after - first, outputs + begin, step, &s->queue);
+        NAMED(tile)(wide, WITH_OUTPUTS, weights + first, s->step, values, s->panel, after - first, outputs + begin, step,
+                    &s->queue);
     }
 }
 
@@ -561,7 +570,8 @@ TARGET static void NAMED(attend_block)(const AttendParameters *p, SCRATCH *s, in
             }
             int64_t *to = sums && counted[row]
                 ? sums + (query + row + into->query_slot[example]) * into->sums_keys + into->key_slot[example] : NULL;
-            const int numbers = NAMED(weigh)(p, s, head, weights, first, after, start[row], stop[row], counted[row], binned, to);
+            const int numbers
+                = NAMED(weigh)(p, s, head, weights, first, after, start[row], stop[row], counted[row], binned, to);
             if (!numbers && counted[row] && s->watched) *into->failed = 1;
             if (p->weights)
                 memcpy(p->weights + ((example * p->heads + head) * p->queries + query + row) * p->keys + start[row],
