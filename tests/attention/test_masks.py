@@ -166,6 +166,12 @@ def test_a_mask_that_a_model_changed_is_not_used_again_and_is_read_as_it_is(leng
     assert torch.equal(make_mask(**arguments), expected)
 
 
+def test_spans_of_fewer_keys_end_with_them() -> None:
+    edges = MaskFacts.of(make_mask(**causal_text(6)), (6, 4), CPU).edges
+    assert edges is not None
+    assert edges.stop.tolist() == [[1, 2, 3, 4, 4, 4]]
+
+
 def test_only_short_causal_masks_are_kept() -> None:
     short, long = causal_text(interface.MOST_CAUSAL), causal_text(interface.MOST_CAUSAL + 1)
     assert make_mask(**short) is make_mask(**short)

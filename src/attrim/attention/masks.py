@@ -128,7 +128,7 @@ class MaskFacts:
         if known is not None and known[0] == reading and torch.equal(known[1].allowed, allowed):
             return known[1]
         offsets, padding, edges = _noted.get(mask, (None, None, None))
-        if version_of(mask) > 0:  # a model wrote into it
+        if version_of(mask) > 0 or mask.shape[-2:] != shape:  # a model wrote into it, or attends to fewer keys
             edges = None
         facts = cls(allowed, offsets=offsets, padding=padding, edges=edges, padding_sees_itself=padding_sees_itself)
         if keeps:

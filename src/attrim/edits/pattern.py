@@ -165,7 +165,7 @@ class SparsePattern(Edit):
         beyond = (
             ""
             if self.unseen != "keep" or longest is None or longest >= size
-            else (f"; the averages are of texts up to {longest} tokens, and every cell beyond these is kept")
+            else f"; the averages are of texts up to {longest} tokens, and every cell beyond these is kept"
         )
         return f"{self.total}{held_out}{beyond}"
 
